@@ -1,0 +1,4 @@
+"""Control plane: observe, decide, act, report.
+
+Nothing here imports Ray; the coordinator is reached over HTTP.
+"""
