@@ -3,6 +3,7 @@
 Each bound stands for something that went wrong without it: a resolver falls back to an ancient release without a word.
 """
 
+import functools
 import importlib.metadata
 import tomllib
 from pathlib import Path
@@ -29,10 +30,12 @@ _BOUNDS = [
 ]
 
 
+@functools.cache
 def _toml(name: str) -> dict[str, Any]:
     return tomllib.loads((_ROOT / name).read_text(encoding="utf-8"))
 
 
+@functools.cache
 def _declared() -> dict[str, list[Requirement]]:
     """All requirements of the project by canonical name: base, extras and groups."""
     project = _toml("pyproject.toml")
@@ -45,6 +48,7 @@ def _declared() -> dict[str, list[Requirement]]:
     return found
 
 
+@functools.cache
 def _locked() -> dict[str, list[Version]]:
     """Versions in the lock file by name; one name may have several, for different Pythons."""
     found: dict[str, list[Version]] = {}
