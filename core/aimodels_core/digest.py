@@ -47,9 +47,9 @@ class Digest:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class GitDigest:
-    """The git object id of a file: sha1 of `blob <size>\\0` and the bytes. What hubs publish for files outside LFS.
+    r"""The git object id of a file: sha1 of `blob <size>\0` and the bytes. What hubs publish for files outside LFS.
 
-    >>> str(GitDigest.of(b"{}\\n"))
+    >>> str(GitDigest.of(b"{}\n"))
     'git-sha1:0967ef424bce6791893e9a57bb952f80fd536e93'
     """
 

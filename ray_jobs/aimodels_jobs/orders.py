@@ -46,7 +46,12 @@ class FilePartTicket:
     offset: int
 
 
-WriteTicket = S3PartTicket | FilePartTicket
+@dataclasses.dataclass(frozen=True, slots=True)
+class DiscardTicket:
+    """The part is read and hashed only: the store has the blob, but its reader must prove that the source has it too."""
+
+
+WriteTicket = S3PartTicket | FilePartTicket | DiscardTicket
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
