@@ -95,6 +95,7 @@ class RunOrder:
         checksum: what to compute per part.
         connections: how many parts may be in flight at once.
         part_deadline_seconds: a part that takes longer is given up (its connection is closed).
+        sequence: place in the order in which runs will be hashed, over all files; the smallest is served first.
     """
 
     id: str
@@ -104,6 +105,7 @@ class RunOrder:
     checksum: ChecksumKind
     connections: int
     part_deadline_seconds: float
+    sequence: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -130,6 +132,23 @@ class RunReport:
     error: ErrorInfo | None
     fetched_bytes: int
     seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HashReport:
+    """How far a hash got.
+
+    Args:
+        id: the order's id.
+        state: the hash state after the bytes hashed (40 bytes); empty once `digest_hex` is there.
+        digest_hex: the file's digest, when the run was the last and all of it was hashed; else empty.
+        hashed_bytes: bytes hashed by this call: less than the run when a part of it is undone.
+    """
+
+    id: str
+    state: bytes = dataclasses.field(repr=False)
+    digest_hex: str
+    hashed_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
