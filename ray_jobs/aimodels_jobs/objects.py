@@ -22,11 +22,20 @@ class ObjectInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Upload:
-    """A blob on its way: parts are sent to it in any order; nothing is visible at `key` before `complete`."""
+    """A blob on its way: parts are sent to it in any order; nothing is visible at `key` before `complete`.
+
+    Args:
+        key: where it will be visible.
+        id: the store's own name for it.
+        size_bytes: exact size; 0 in a listing of a store that does not tell.
+        created: Unix seconds by the store's clock, in a listing (for a folder: the last write);
+            not part of its identity.
+    """
 
     key: str
     id: str
     size_bytes: int
+    created: float = dataclasses.field(default=0.0, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
