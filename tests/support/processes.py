@@ -135,14 +135,14 @@ def _launch(
         except BaseException as error:
             stop(server.process)
             if isinstance(error, TimeoutError):
-                message = f"{server.process.args}: want it ready within {seconds} s:\n{server.printed()}"
+                message = f"{server.process.args!r}: want it ready within {seconds} s:\n{server.printed()}"
                 raise ServerError(message) from error
             raise
         if server.process.poll() is None:
             return server
         stop(server.process)
         if "address already in use" not in server.printed().lower():
-            raise ServerError(f"{server.process.args}: ended with {server.process.returncode}:\n{server.printed()}")
+            raise ServerError(f"{server.process.args!r}: ended with {server.process.returncode}:\n{server.printed()}")
     raise ServerError("server: want a free port, got four that were taken meanwhile")
 
 
