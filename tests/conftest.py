@@ -5,6 +5,8 @@ Fixtures belong to the conftest of the folder that needs them, not here.
 
 import os
 
+import hypothesis
+
 # Inherited by every process that a test starts; set before anything imports Ray or botocore.
 _REMOVED = (
     "AWS_CA_BUNDLE",  # replaces the certificate authorities that a test gives to its registry or S3 client
@@ -26,3 +28,7 @@ _SET = {
 for _name in _REMOVED:
     os.environ.pop(_name, None)
 os.environ.update(_SET)
+
+# Time per example says nothing on a shared machine: the time-out of the test bounds it. A CI run repeats its examples.
+hypothesis.settings.register_profile("ai-models", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("ai-models")
