@@ -126,8 +126,10 @@ def test_command_line_starts_without_ray_and_without_cloud_libraries() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_tests_and_perf_are_not_packages_of_the_product() -> None:
-    assert [path for path in (_ROOT / "tests").rglob("__init__.py") if "support" not in path.parts] == []
+def test_folders_of_tests_are_no_packages() -> None:
+    folders = {path.parent for path in (_ROOT / "tests").rglob("test_*.py")} | {_ROOT / "tests"}
+
+    assert [folder for folder in folders if (folder / "__init__.py").exists()] == []
 
 
 def test_files_stay_short_enough_to_read() -> None:
