@@ -1,0 +1,217 @@
+"""Every name that others read: annotations, labels, finalizers, repositories, tags, and keys within a store.
+
+Nobody else formats one by hand. Nothing here reads or writes.
+"""
+
+import hashlib
+import re
+
+from aimodels_core.digest import Digest
+from aimodels_core.errors import UsageError
+
+GROUP = "ai.deckhouse.io"
+
+# What users put on their workloads, and what they read there (design 2.3).
+ANNOTATION_MODEL = f"{GROUP}/model"
+ANNOTATION_CLUSTER_MODEL = f"{GROUP}/clustermodel"
+ANNOTATION_RESOLVED_MODELS = f"{GROUP}/resolved-models"
+ANNOTATION_BLOCKED_REASON = f"{GROUP}/model-delivery-blocked-reason"
+ANNOTATION_BLOCKED_MESSAGE = f"{GROUP}/model-delivery-blocked-message"
+ANNOTATION_RETRY = f"{GROUP}/retry"
+ANNOTATION_PREWARM = f"{GROUP}/prewarm"
+ANNOTATION_SHARED_CLASS = f"{GROUP}/shared"
+LABEL_DELIVERY = f"{GROUP}/model-delivery"
+LABEL_CACHE = f"{GROUP}/model-cache"
+SCHEDULING_GATE = f"{GROUP}/model-delivery"
+FINALIZER = f"{GROUP}/model-cleanup"
+CSI_DRIVER = f"node-cache.ai-models.{GROUP.removeprefix('ai.')}"
+
+# In a manifest: the rules by which it was made (design 4.11).
+ANNOTATION_RECIPE = f"{GROUP}/recipe"
+
+# Repositories are trust scopes (design 4.1).
+CLUSTER = "cluster"
+PUBLIC = "public"
+LOCAL = "local"
+
+MAX_TAG_CHARS = 128
+MAX_NAME_CHARS = 512
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+# Lower case only: a folder store may lie on a file system that folds case.
+_PLAIN_TAG = re.compile(r"[a-z0-9_][a-z0-9._-]{0,127}")
+_MAPPED_TAG = re.compile(r".*--[0-9a-f]{32}")
+_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_REGISTRY = "docker/registry/v2"
+_OWN = "ai-models/v1"
+
+
+def namespace_repository(namespace: str) -> str:
+    """Name the repository of a namespace's models.
+
+    Raises:
+        UsageError: not a namespace name.
+
+    >>> namespace_repository("ai-demo")
+    'ns/ai-demo'
+    """
+    if not _DNS_LABEL.fullmatch(namespace):
+        raise UsageError(f"namespace: want a DNS label, got {namespace[:80]!r}")
+    return f"ns/{namespace}"
+
+
+def uid_tag(uid: str) -> str:
+    """Name the tag of a Model object.
+
+    Raises:
+        UsageError: not a Kubernetes uid.
+    """
+    if not _UID.fullmatch(uid):
+        raise UsageError(f"uid: want a lower-case UUID, got {uid[:80]!r}")
+    return uid
+
+
+def model_tag(name: str) -> str:
+    """Map the name a person gave to a tag; no two names share one.
+
+    A lower-case name that is a valid tag is its own tag. Any other becomes a readable stem and half of the name's
+    sha256; names that already look like that are mapped too, so the two kinds never meet. The original name is kept
+    at `name_record(tag)`.
+
+    Raises:
+        UsageError: empty, too long, or with control characters.
+
+    >>> model_tag("bge-m3")
+    'bge-m3'
+    >>> model_tag("Foo/Bar") == model_tag("foo/bar")
+    False
+    """
+    if not name or len(name) > MAX_NAME_CHARS or any(ord(c) < 0x20 or ord(c) == 0x7F for c in name):
+        raise UsageError(f"name: want 1 to {MAX_NAME_CHARS} printable characters, got {name[:80]!r}")
+    if _PLAIN_TAG.fullmatch(name) and not _MAPPED_TAG.fullmatch(name):
+        return name
+    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    stem = re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-.")[: MAX_TAG_CHARS - 34]
+    return f"{stem or 'model'}--{mark}"
+
+
+def is_mapped(tag: str) -> bool:
+    """Say whether a tag stands for a name that could not be a tag itself."""
+    return bool(_MAPPED_TAG.fullmatch(tag))
+
+
+def name_record(tag: str) -> str:
+    """Key of the object that keeps the original name of a mapped tag."""
+    return f"{_OWN}/names/{tag}"
+
+
+# The layout of distribution's registry (distribution v3, registry/storage/paths.go, "pathFor").
+
+
+def blobs_prefix() -> str:
+    """Prefix of all blob data."""
+    return f"{_REGISTRY}/blobs/sha256/"
+
+
+def blob_data(digest: Digest) -> str:
+    """Key of a blob's bytes.
+
+    >>> blob_data(Digest.of(b""))[:37]
+    'docker/registry/v2/blobs/sha256/e3/e3'
+    """
+    return f"{_REGISTRY}/blobs/sha256/{digest.hex[:2]}/{digest.hex}/data"
+
+
+def blob_of_key(key: str) -> Digest | None:
+    """Parse the key of a blob's bytes; None for any other key.
+
+    >>> blob_of_key(blob_data(Digest.of(b"x"))) == Digest.of(b"x")
+    True
+    """
+    parts = key.removeprefix(blobs_prefix()).split("/")
+    if len(parts) != 3 or parts[2] != "data" or not re.fullmatch(r"[0-9a-f]{64}", parts[1]) or parts[0] != parts[1][:2]:
+        return None
+    return Digest(parts[1])
+
+
+def repositories_prefix() -> str:
+    """Prefix of all repositories."""
+    return f"{_REGISTRY}/repositories/"
+
+
+def layer_link(repository: str, digest: Digest) -> str:
+    """Key that makes a blob readable within a repository."""
+    return f"{layers_prefix(repository)}{digest.hex}/link"
+
+
+def layers_prefix(repository: str) -> str:
+    """Prefix of a repository's layer links."""
+    return f"{_REGISTRY}/repositories/{repository}/_layers/sha256/"
+
+
+def revision_link(repository: str, digest: Digest) -> str:
+    """Key that makes a manifest readable by its digest within a repository."""
+    return f"{revisions_prefix(repository)}{digest.hex}/link"
+
+
+def revisions_prefix(repository: str) -> str:
+    """Prefix of a repository's manifest links."""
+    return f"{_REGISTRY}/repositories/{repository}/_manifests/revisions/sha256/"
+
+
+def tags_prefix(repository: str) -> str:
+    """Prefix of a repository's tags."""
+    return f"{_REGISTRY}/repositories/{repository}/_manifests/tags/"
+
+
+def tag_current_link(repository: str, tag: str) -> str:
+    """Key of the commit point: what a tag names now."""
+    return f"{tags_prefix(repository)}{tag}/current/link"
+
+
+def tag_index_link(repository: str, tag: str, digest: Digest) -> str:
+    """Key that records that a tag once named a manifest."""
+    return f"{tags_prefix(repository)}{tag}/index/sha256/{digest.hex}/link"
+
+
+# What ai-models keeps in the same store beside the registry.
+
+
+def checkpoint(digest: Digest, run: str) -> str:
+    """Key of one checkpoint of a blob in transfer; `run` is one path component."""
+    return f"{checkpoints_prefix(digest)}{run}.json"
+
+
+def checkpoints_prefix(digest: Digest | None = None) -> str:
+    """Prefix of a blob's checkpoints, or of all."""
+    return f"{_OWN}/checkpoints/{digest.hex}/" if digest else f"{_OWN}/checkpoints/"
+
+
+def staging(name: str) -> str:
+    """Key of bytes whose digest is not known yet; `name` is one path component."""
+    return f"{staging_prefix()}{name}"
+
+
+def staging_prefix() -> str:
+    """Prefix of all staged bytes."""
+    return f"{_OWN}/staging/"
+
+
+def writer_lease(number: int) -> str:
+    """Key of the n-th writer lease; sorted by number as text too."""
+    return f"{writer_prefix()}{number:012d}"
+
+
+def writer_prefix() -> str:
+    """Prefix of all writer leases."""
+    return f"{_OWN}/writer/"
+
+
+def probe_prefix() -> str:
+    """Prefix of the objects that a probe makes and removes."""
+    return f"{_OWN}/probe/"
+
+
+TEMPORARY = "ai-models/tmp"
+"""Folder for unfinished files of a folder store."""
