@@ -49,7 +49,7 @@ class Answer:
     Args:
         status: HTTP status.
         headers: names in lower case; repeated ones joined by commas.
-        body: all of it; for statuses that were not wanted, its beginning.
+        body: all of it; of a redirect or an error its beginning, of an unwanted 2xx nothing.
         url: where it came from, after redirects.
     """
 
@@ -133,12 +133,12 @@ def read(response: http.client.HTTPResponse, request: Request, limits: Limits) -
     for name, value in response.getheaders():
         low = name.lower()
         headers[low] = f"{headers[low]}, {value}" if low in headers else value
-    wanted = response.status in request.ok
     answer = Answer(response.status, headers, b"", request.url)
-    if not wanted:
-        limit = min(request.max_bytes, _ERROR_BODY_BYTES) if response.status >= 400 else 0
-        limits.expect(limit)
-        return dataclasses.replace(answer, body=response.read(limit) if limit else b"")
+    if response.status >= 300:
+        limits.expect(_ERROR_BODY_BYTES)
+        return dataclasses.replace(answer, body=response.read(_ERROR_BODY_BYTES))
+    if response.status not in request.ok:
+        return answer
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise SourceUnavailable(f"{redact(request.url)}: want no encoding, got {encoding[:40]!r}", code="Encoded")

@@ -116,9 +116,9 @@ class HostRules:
     private_cidrs: tuple[str, ...] = ()
 
     def may_use(self, url: str) -> bool:
-        """Tell whether a request may start at `url`: HTTPS, or a host that was set explicitly."""
+        """Tell whether a request may start at `url`: HTTPS, or a host that was set explicitly, under any of its names."""
         place = origin(url)
-        return place.tls or self._explicit(place.host, place.port)
+        return place.tls or self._explicit(place.host, place.port) or self._same_as_trusted(place.host)
 
     def may_redirect(self, from_url: str, to_url: str) -> bool:
         """Tell whether an answer of `from_url` may send us to `to_url`."""
@@ -138,6 +138,9 @@ class HostRules:
         """Tell whether `host` may have an address that is not global."""
         if self._explicit(host, None) or (self.suffixes_private and self._has_suffix(host)):
             return True
+        return self._same_as_trusted(host)
+
+    def _same_as_trusted(self, host: str) -> bool:
         return any(same_machine(_bare(name), host) for name in self.trusted)
 
     def _explicit(self, host: str, port: int | None) -> bool:
