@@ -1,0 +1,261 @@
+"""One blob on its way: its runs in order through movers, its hash along them, its checkpoints, its commit.
+
+Nothing is visible before the digest matched: the runs are sent into an upload, the hash state travels from run to run,
+and only a matching digest completes the upload. A process that dies leaves checkpoints; the next one goes on from the
+last of them. What a run does when something fails is the business of `flight`.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ParamSpec
+
+from aimodels_core.digest import Digest
+from aimodels_core.errors import DigestMismatch, NotPublished, StoreUnavailable
+from aimodels_core.source import ReadTicket, Source
+from aimodels_jobs import plan
+from aimodels_jobs.checkpoints import Checkpoints, Resume
+from aimodels_jobs.dispatch import Dispatcher
+from aimodels_jobs.flight import Flight, Pace, Patience
+from aimodels_jobs.layout import Store
+from aimodels_jobs.objects import Upload
+from aimodels_jobs.orders import DiscardTicket, PartRecord, WriteTicket
+from aimodels_jobs.plan import Part, PlanFile, Run, Way
+from aimodels_jobs.progress import Meter
+from aimodels_jobs.threads import Threads
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+_WHOLE_TRIES = 2
+"""A digest that differs twice is the source's fault (design 2.1)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tools:
+    """What moving a blob needs of the coordinator."""
+
+    store: Store
+    checkpoints: Checkpoints
+    dispatcher: Dispatcher
+    threads: Threads
+    patience: Patience
+
+
+class BlobMove:
+    """Moves one file with a published digest; `Way.PROVE` reads and hashes it without storing.
+
+    Args:
+        file: the row of the plan.
+        source: where it is read.
+        repositories: where it is linked once its digest matched.
+        tools: the coordinator's.
+        meter: the publication's.
+        owner: whose share of the movers it uses.
+        allowed: slots that may take its runs.
+    """
+
+    def __init__(
+        self,
+        file: PlanFile,
+        source: Source,
+        repositories: Sequence[str],
+        tools: Tools,
+        meter: Meter,
+        *,
+        owner: str,
+        allowed: Sequence[int],
+    ) -> None:
+        if file.digest is None:
+            raise ValueError(f"{file.file.path}: want a digest")
+        self._file = file
+        self._digest: Digest = file.digest
+        self._source = source
+        self._repositories = repositories
+        self._tools = tools
+        self._owner = owner
+        self._allowed = allowed
+        self._proving = file.way is Way.PROVE
+        self._upload: Upload | None = None
+        self._recheck = False
+        self._pace = Pace(tools.patience)
+        self.path = file.file.path
+        self.checksum = tools.store.objects.checksum
+        self.patience = tools.patience
+        self.meter = meter
+
+    async def read_ticket(self, refused: ReadTicket | None) -> ReadTicket:
+        """Return leave to read the file (see `flight.Errand`)."""
+        if refused is not None:
+            return await self._tools.threads.run(self._source.renew, self._file.file, refused)
+        return await self._tools.threads.run(self._source.ticket, self._file.file)
+
+    async def write_tickets(self, parts: Sequence[Part]) -> tuple[WriteTicket, ...]:
+        """Return leave to write these parts (see `flight.Errand`)."""
+        upload = self._upload
+        if upload is None:
+            return tuple(DiscardTicket() for _ in parts)
+        objects = self._tools.store.objects
+        return await self._tools.threads.run(
+            lambda: tuple(objects.part_ticket(upload, p.number, p.start, p.stop) for p in parts)
+        )
+
+    def overlapped(self) -> None:
+        """Two attempts of one part may have been written at once: read back before the commit (see `flight.Errand`)."""
+        self._recheck = True
+
+    async def move(self) -> None:
+        """Bring the blob into the store and link it, or prove that the source has it and link it.
+
+        Raises:
+            DigestMismatch: twice in a row.
+            AiModelsError: what `flight.Flight.fetch` or the store raise.
+        """
+        for attempt in range(1, _WHOLE_TRIES + 1):
+            try:
+                records, got = await self._pass()
+                if got == self._digest.hex:
+                    return await self._commit(records)
+                error = DigestMismatch(self.path, want=str(self._digest), got=f"sha256:{got}")
+            except (NotPublished, StoreUnavailable) as caught:
+                if caught.code not in ("UploadGone", "PartsDiffer"):
+                    raise
+                error = caught
+            log.warning("blob starts anew", extra={"path": self.path, "attempt": attempt, "error": error.code})
+            await self._discard()
+            if attempt == _WHOLE_TRIES:
+                raise error
+        raise AssertionError("unreachable")
+
+    async def _pass(self) -> tuple[tuple[PartRecord, ...], str]:
+        """Move and hash everything that is not kept from an earlier process; return all records and the digest."""
+        resume = await self._prepare()
+        cut = plan.runs(self._file.file.size_bytes)
+        records, state = list(resume.records), resume.state
+        self.meter.add_hashed(sum(r.size_bytes for r in records))
+        if resume.digest_hex:
+            return tuple(records), resume.digest_hex
+        convoy = _Convoy(self.launch, self._tools.threads, self.meter, cut[resume.next_run :])
+        try:
+            digest_hex = ""
+            async for flight in convoy:
+                report = await flight.hash(state, last=flight.run.index == cut[-1].index)
+                state, digest_hex = report.state, report.digest_hex
+                records.extend(flight.records)
+                convoy.arrived(flight)
+                convoy.save(self.save, flight.run.index, flight.records, state, digest_hex)
+            await convoy.saved()
+        finally:
+            await convoy.close()
+        return tuple(records), digest_hex
+
+    async def _prepare(self) -> Resume:
+        if self._proving:
+            return Resume.nothing()
+        checkpoints, objects = self._tools.checkpoints, self._tools.store.objects
+        size = self._file.file.size_bytes
+        resume = await self._tools.threads.run(checkpoints.load, self._digest, size, plan.part_bytes(size))
+        if resume.upload is None:
+            key = self._tools.store.blob_key(self._digest)
+            upload = await self._tools.threads.run(objects.create_upload, key, size)
+            resume = dataclasses.replace(Resume.nothing(), upload=upload)
+        self._upload = resume.upload
+        return resume
+
+    def save(self, run: int, records: Sequence[PartRecord], state: bytes, digest_hex: str) -> None:
+        """Write the checkpoint of a run that is stored and hashed; blocks."""
+        if self._upload is not None:
+            self._tools.checkpoints.save(self._digest, self._upload, run, records, state, digest_hex)
+
+    async def launch(self, run: Run) -> Flight:
+        """Wait for a lease and make the flight of a run."""
+        host = (await self.read_ticket(None)).host
+        lease = await self._tools.dispatcher.lease(
+            self._owner, host=host, size_bytes=run.size_bytes, wanted=len(run.parts), allowed=self._allowed
+        )
+        return Flight(run, self, self._tools.dispatcher, lease, self._pace)
+
+    async def _commit(self, records: Sequence[PartRecord]) -> None:
+        """Link first: a link without its blob is harmless, a blob without its link would be proved again."""
+        store, upload = self._tools.store, self._upload
+        for repository in self._repositories:
+            await self._tools.threads.run(store.link, repository, self._digest)
+        if upload is None:
+            return
+        await self._tools.threads.run(lambda: store.objects.complete(upload, records, recheck=self._recheck))
+        await self._tools.threads.run(self._tools.checkpoints.discard, self._digest)
+
+    async def _discard(self) -> None:
+        upload, self._upload, self._recheck = self._upload, None, False
+        if upload is not None:
+            await self._tools.threads.run(self._tools.store.objects.abort, upload)
+            await self._tools.threads.run(self._tools.checkpoints.discard, self._digest)
+
+
+class _Convoy:
+    """The flights of a blob: launched in order as leases allow, handed out in order as they land."""
+
+    def __init__(
+        self, launch: Callable[[Run], Awaitable[Flight]], threads: Threads, meter: Meter, runs: Sequence[Run]
+    ) -> None:
+        self._launch = launch
+        self._threads = threads
+        self._meter = meter
+        self._left = len(runs)
+        self._launched: asyncio.Queue[Flight | Exception] = asyncio.Queue()
+        self._open: dict[Flight, asyncio.Task[None]] = {}
+        self._saves: set[asyncio.Task[None]] = set()
+        self._launcher = asyncio.get_running_loop().create_task(self._launch_all(runs))
+
+    async def _launch_all(self, runs: Sequence[Run]) -> None:
+        try:
+            for run in runs:
+                flight = await self._launch(run)
+                self._meter.watch(flight)
+                self._open[flight] = asyncio.get_running_loop().create_task(flight.fetch())
+                self._launched.put_nowait(flight)
+        except Exception as error:  # handed over to the one who waits for the next flight
+            self._launched.put_nowait(error)
+
+    def __aiter__(self) -> "_Convoy":
+        return self
+
+    async def __anext__(self) -> Flight:
+        if not self._left:
+            raise StopAsyncIteration
+        self._left -= 1
+        flight = await self._launched.get()
+        if isinstance(flight, Exception):
+            raise flight
+        await self._open[flight]
+        return flight
+
+    def arrived(self, flight: Flight) -> None:
+        """A flight is hashed: its memory is free."""
+        self._open.pop(flight)
+        self._meter.forget(flight)
+        self._meter.add_hashed(flight.run.size_bytes)
+        flight.release()
+
+    def save(self, call: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Write a checkpoint beside the next run's hashing."""
+        self._saves.add(asyncio.get_running_loop().create_task(self._threads.run(call, *args, **kwargs)))
+
+    async def saved(self) -> None:
+        """Wait until every checkpoint is written."""
+        await asyncio.gather(*self._saves)
+
+    async def close(self) -> None:
+        """Stop what is still on its way and give its leases back; checkpoints under way get written."""
+        self._launcher.cancel()
+        for task in self._open.values():
+            task.cancel()
+        await asyncio.gather(self._launcher, *self._open.values(), return_exceptions=True)
+        for flight in tuple(self._open):
+            await flight.drop()
+            self._meter.forget(flight)
+            flight.release()
+        self._open.clear()
+        await asyncio.gather(*self._saves, return_exceptions=True)

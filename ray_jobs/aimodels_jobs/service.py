@@ -1,0 +1,152 @@
+"""The coordinator's HTTP API (design 4.12): wants in, snapshots out. Only translation; decisions are the coordinator's.
+
+    PUT    /v1/models/{uid}           a want; 409 when its generation is older than the known one
+    DELETE /v1/models/{uid}?scope=…   stop, remove tag and manifest; 204
+    GET    /v1/state                  snapshot; ETag, If-None-Match, ?wait=seconds
+    POST   /v1/collect                {"now": bool}; what was freed
+    GET    /healthz                   no token
+    GET    /metrics                   no token, no names of models
+
+Every other path wants `Authorization: Bearer <token>`.
+"""
+
+import hmac
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from aimodels_core.errors import AiModelsError, UsageError
+from aimodels_core.messages import MAX_WANT_BYTES, Snapshot, Want
+from aimodels_jobs.coordinator import Coordinator
+
+log = logging.getLogger(__name__)
+
+MAX_WAIT_SECONDS = 60.0
+_UID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}")
+_SCOPE = re.compile(r"[a-z0-9][a-z0-9/-]{0,127}")
+_OPEN = frozenset({"/healthz", "/metrics"})
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def application(coordinator: Coordinator, token: str) -> web.Application:
+    """Make the application.
+
+    Args:
+        coordinator: started by the caller.
+        token: what callers must show; never empty.
+    """
+    if not token:
+        raise UsageError("service: want a token, got none")
+    app = web.Application(middlewares=[_guard(token), _errors], client_max_size=MAX_WANT_BYTES)
+    api = _Api(coordinator)
+    app.router.add_put("/v1/models/{uid}", api.put)
+    app.router.add_delete("/v1/models/{uid}", api.delete)
+    app.router.add_get("/v1/state", api.state)
+    app.router.add_post("/v1/collect", api.collect)
+    app.router.add_get("/healthz", api.health)
+    app.router.add_get("/metrics", api.metrics)
+    return app
+
+
+def _guard(token: str) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    wanted = f"Bearer {token}".encode()
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if request.path not in _OPEN and not hmac.compare_digest(shown, wanted):
+            return _problem(401, "Unauthorized", "want a bearer token that this coordinator knows")
+        return await handler(request)
+
+    return guard
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except UsageError as error:
+        return _problem(409 if error.code == "StaleGeneration" else 400, error.code, error.message)
+    except AiModelsError as error:
+        return _problem(503 if error.retryable else 422, error.code, error.message)
+    except ValueError as error:
+        return _problem(400, "BadRequest", str(error)[:500])
+
+
+def _problem(status: int, code: str, message: str) -> web.Response:
+    return web.json_response({"code": code, "message": message}, status=status)
+
+
+class _Api:
+    """The handlers."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def put(self, request: web.Request) -> web.Response:
+        want = Want.from_json(_uid(request), await request.read())
+        state = await self._coordinator.put(want)
+        return web.json_response(state.to_raw(), status=202)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        scope = request.query.get("scope", "")
+        if not _SCOPE.fullmatch(scope):
+            raise UsageError("scope: want the model's repository, such as cluster or ns/<namespace>")
+        await self._coordinator.delete(_uid(request), scope=scope)
+        return web.Response(status=204)
+
+    async def state(self, request: web.Request) -> web.Response:
+        seen = request.headers.get("If-None-Match", "")
+        wait = min(max(float(request.query.get("wait", "0")), 0.0), MAX_WAIT_SECONDS)
+        snapshot = await self._coordinator.changed(seen, wait_seconds=wait) if seen else self._coordinator.snapshot()
+        headers = {"ETag": snapshot.etag, "Cache-Control": "no-store"}
+        if snapshot.etag == seen:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=snapshot.to_json(), content_type="application/json", headers=headers)
+
+    async def collect(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read() or b"{}")
+        now = body.get("now", False) if isinstance(body, dict) else None
+        if not isinstance(now, bool):
+            raise UsageError('collect: want {"now": true} or {"now": false}')
+        return web.json_response((await self._coordinator.collect(now=now)).to_raw())
+
+    async def health(self, _: web.Request) -> web.Response:
+        snapshot = self._coordinator.snapshot()
+        return web.json_response({"epoch": snapshot.epoch, "writing": snapshot.writing})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=render_metrics(self._coordinator.snapshot()), content_type="text/plain")
+
+
+def _uid(request: web.Request) -> str:
+    uid = request.match_info["uid"]
+    if not _UID.fullmatch(uid):
+        raise UsageError("uid: want letters, digits, dots, dashes, at most 128")
+    return uid
+
+
+def render_metrics(snapshot: Snapshot) -> str:
+    """Render a snapshot in Prometheus' text format (exposition_formats.md, "Text-based format")."""
+    stages: dict[str, int] = {}
+    for publication in snapshot.publications:
+        stages[publication.stage.value] = stages.get(publication.stage.value, 0) + 1
+    lines = [
+        "# HELP aimodels_publications Publications by stage.",
+        "# TYPE aimodels_publications gauge",
+        *(f'aimodels_publications{{stage="{stage}"}} {count}' for stage, count in sorted(stages.items())),
+        "# HELP aimodels_writing Whether this coordinator is the writer of the store.",
+        "# TYPE aimodels_writing gauge",
+        f"aimodels_writing {int(snapshot.writing)}",
+        "# HELP aimodels_transferred_bytes Payload bytes read from sources by the publications known now.",
+        "# TYPE aimodels_transferred_bytes gauge",
+        f"aimodels_transferred_bytes {sum(p.bytes_transferred for p in snapshot.publications)}",
+        "# HELP aimodels_reused_bytes Bytes that were not read from their source.",
+        "# TYPE aimodels_reused_bytes gauge",
+        f"aimodels_reused_bytes {sum(p.bytes_reused for p in snapshot.publications)}",
+    ]
+    return "\n".join(lines) + "\n"
