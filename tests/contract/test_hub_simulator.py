@@ -2,7 +2,10 @@
 
 import hashlib
 import http.client
+import json
 import ssl
+import subprocess
+import sys
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -23,6 +26,7 @@ from tests.support.hub.server import Hub
 from tests.support.hub.signing import Style
 
 MIB = 1024 * 1024
+ROOT = Path(__file__).parents[2]
 GOOD = "hf_good"
 STRANGER = "hf_stranger"
 WEIGHTS = GeneratedBody(3 * MIB + 17, seed=1)
@@ -469,3 +473,104 @@ def test_redirect_loop_on_resolve(hub: Hub) -> None:
     url = f"{hub.url}/org/name/resolve/main/model.safetensors"
 
     assert get(url)[1]["location"].startswith(url)
+
+
+def test_answers_without_length_and_without_end(hub: Hub) -> None:
+    hub.fault(Fault.UNSIZED, on=On.CDN, times=1)
+    code, headers, content = get(signed_url(hub), Range="bytes=0-9")
+    hub.fault(Fault.ENDLESS, on=On.TREE)
+    parts = urllib.parse.urlsplit(hub.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection.request("GET", "/api/models/org/name/tree/main")
+    endless = connection.getresponse()
+    first = endless.read(3 * MIB)
+    endless.close()
+    connection.close()
+
+    assert (code, content) == (206, WEIGHTS_BYTES[:10])
+    assert "content-length" not in headers
+    assert first == b" " * 3 * MIB
+
+
+def test_the_cdn_refuses_a_token(hub: Hub) -> None:
+    assert get(signed_url(hub), Authorization=f"Bearer {GOOD}")[0] == 400
+
+
+def test_the_cdn_may_live_at_another_address() -> None:
+    with Hub(cdn_host="127.0.0.2") as hub:
+        hub.add(Repository("org/name", FILES))
+        url = signed_url(hub)
+
+        assert url.startswith("http://127.0.0.2:")
+        assert get(url, Range="bytes=0-3")[2] == WEIGHTS_BYTES[:4]
+
+
+def test_resolves_have_a_limit_of_their_own_and_say_when_it_ends() -> None:
+    with Hub(limits=Limits(resolvers=1, retry_after=True, window_seconds=30)) as hub:
+        hub.add(Repository("org/name", FILES))
+        signed_url(hub)
+        code, headers, _ = get(f"{hub.url}/org/name/resolve/main/model.safetensors")
+
+        assert code == 429
+        assert headers["ratelimit"] == f'"resolvers";r=0;t={headers["retry-after"]}'
+        assert get(f"{hub.url}/api/models/org/name")[0] == 200
+
+
+def test_a_hundred_thousand_files_are_listed() -> None:
+    files = {f"f{number:06}.json": b"{}" for number in range(100_000)}
+    with Hub() as hub:
+        hub.add(Repository("org/many", files))
+        listed = HfApi(endpoint=hub.url, token=False).list_repo_tree("org/many", recursive=True)
+
+        assert sum(1 for _ in listed) == 100_000
+        assert len(hub.log.select(on=On.TREE)) == 100
+
+
+def test_control_from_another_process(hub: Hub) -> None:
+    parts = urllib.parse.urlsplit(hub.url)
+    for path, body in (
+        ("fault", {"kind": "status", "on": "info", "status": 503}),
+        ("throttle", {"bytesPerSecond": 99}),
+    ):
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+        connection.request("POST", f"/-/{path}", body=json.dumps(body))
+        connection.getresponse().read()
+        connection.close()
+
+    assert get(f"{hub.url}/api/models/org/name")[0] == 503
+    assert hub.cdn_bytes_per_second == 99
+
+
+# As a process
+
+
+def test_runs_as_a_process_and_ends_with_its_parent() -> None:
+    words = ["-m", "tests.support.hub", "--generated", "org/big=4M", "--models", "bge-m3", "--token", GOOD]
+    start = f"p = subprocess.Popen([sys.executable, *{words!r}])"
+    parent = f"import subprocess, sys, time; {start}; print(p.pid, flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    try:
+        child = int(process.stdout.readline())
+        started = json.loads(process.stdout.readline())
+        location = get(f"{started['url']}/org/big/resolve/main/model.safetensors")[1]["location"]
+        assert len(get(location)[2]) == 4 * MIB
+        stats = json.loads(get(f"{started['url']}/-/stats")[2])
+        assert stats["files"]["org/big/model.safetensors"] == {"requests": 1, "bytes": 4 * MIB}
+        assert started["repositories"] == ["BAAI/bge-m3", "org/big"]
+    finally:
+        process.kill()
+        process.wait(timeout=10)
+        process.stdout.close()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and "Z" not in _state(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    assert not Path(f"/proc/{child}").exists() or "Z" in _state(child)
+
+
+def _state(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"

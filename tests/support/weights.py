@@ -124,7 +124,7 @@ def _gguf_value(value: object) -> bytes:
         case str():
             return struct.pack("<I", 8) + _text(value)
         case [str(), *_] as items:
-            return struct.pack("<IIQ", 9, 8, len(items)) + b"".join(map(_text, items))
+            return struct.pack("<IIQ", 9, 8, len(items)) + b"".join(_text(str(item)) for item in items)
         case [int(), *_] as items:
             return struct.pack("<IIQ", 9, 4, len(items)) + struct.pack(f"<{len(items)}I", *items)
         case _:

@@ -86,7 +86,7 @@ def tree(
     if path and path not in commit.directories:
         return error(404, f"{path} does not exist on this revision", "EntryNotFound")
     recursive = query.get("recursive", "").lower() in ("true", "1")
-    names = [name for name in commit.paths if name.startswith(below) and (recursive or "/" not in name[len(below) :])]
+    names = _names(commit, below, recursive=recursive)
     size = min(page_size, int(query.get("limit") or page_size))
     begin = _from_cursor(query.get("cursor"))
     rows = [
@@ -94,6 +94,12 @@ def tree(
         for name in names[begin : begin + size]
     ]
     return _page(rows, begin, begin + size if begin + size < len(names) else None, query, url, rules)
+
+
+def _names(commit: Commit, below: str, *, recursive: bool) -> Sequence[str]:
+    if recursive and not below:
+        return commit.paths
+    return [name for name in commit.paths if name.startswith(below) and (recursive or "/" not in name[len(below) :])]
 
 
 def _page(

@@ -17,7 +17,7 @@ PIECE_BYTES = 1024 * 1024
 _PERIOD_BYTES = 1_048_573
 """Period of generated content: a prime, so that equal-sized parts of one file all differ."""
 
-_HASHABLE_BYTES = 8 * 1024**3
+HASHABLE_BYTES = 8 * 1024**3
 """A generated body above this must come with its digest: hashing it would take too long."""
 
 
@@ -95,6 +95,20 @@ class GeneratedBody:
     def read(self, start: int, stop: int) -> memoryview:
         at = start % _PERIOD_BYTES
         return _pattern(self.seed)[at : at + stop - start]
+
+    def on_disk(self) -> Path | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedBody:
+    """One byte, over and over."""
+
+    size_bytes: int
+    byte: bytes
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.byte * (stop - start)
 
     def on_disk(self) -> Path | None:
         return None
@@ -180,8 +194,8 @@ def sha256_hex(body: Body) -> str:
     Raises:
         ValueError: the body is too large to be hashed for a test; give its digest instead.
     """
-    if body.size_bytes > _HASHABLE_BYTES:
-        raise ValueError(f"body: want a given sha256 above {_HASHABLE_BYTES} bytes, got {body.size_bytes} bytes")
+    if body.size_bytes > HASHABLE_BYTES:
+        raise ValueError(f"body: want a given sha256 above {HASHABLE_BYTES} bytes, got {body.size_bytes} bytes")
     hashing = hashlib.sha256()
     for piece in pieces(body):
         hashing.update(piece)

@@ -44,6 +44,8 @@ class Cdn:
         """Answer a request, without faults."""
         if target is None:
             return denied(404, "NoSuchKey")
+        if "authorization" in request.headers:
+            return denied(400, "Only one auth mechanism allowed")
         query = {name: value for name, value in request.query.items() if name != "response-content-disposition"}
         if (problem := self.signer.problem(request.path, query)) is not None:
             return denied(403, problem)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tests.support.hub.bodies import BytesBody, FlippedBody, GeneratedBody, JoinedBody, OtherBody, pieces
+from tests.support.hub.bodies import BytesBody, FlippedBody, GeneratedBody, JoinedBody, OtherBody, RepeatedBody, pieces
 from tests.support.hub.routes import On
 from tests.support.hub.wire import Answer, Cut, End, Request
 
@@ -35,6 +35,10 @@ class Fault(enum.StrEnum):
     """Announce and send only `after_bytes`."""
     LONG = "long"
     """Announce and send `after_bytes` more than there are."""
+    ENDLESS = "endless"
+    """A terabyte of blanks, of no announced length, before anything else."""
+    UNSIZED = "unsized"
+    """No Content-Length: the connection's end ends the body."""
     FLIP_BIT = "flip-bit"
     """One bit differs, at the file's `offset` (None: first byte of the range)."""
     OTHER_BYTES = "other-bytes"
@@ -254,10 +258,17 @@ def _spoil_body(answer: Answer, rule: Rule) -> Answer | None:
         case Fault.GZIP:
             packed = BytesBody(gzip.compress(_slice(answer).content, compresslevel=1))
             return replace(with_header(answer, "Content-Encoding", "gzip"), body=packed, start=0, stop=None)
+        case Fault.ENDLESS:
+            return replace(answer, body=_BLANKS, start=0, stop=None, unsized=True)
+        case Fault.UNSIZED:
+            return replace(answer, unsized=True)
         case Fault.BAD_JSON:
             return replace(answer, stop=answer.end // 2)
         case _:
             return None
+
+
+_BLANKS = RepeatedBody(10**12, b" ")
 
 
 def _slice(answer: Answer) -> BytesBody:

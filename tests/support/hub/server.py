@@ -13,13 +13,12 @@ import json
 import secrets
 import ssl
 import time
-import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import trustme
 
-from tests.support.hub import api, cdn, faults
+from tests.support.hub import answers, api, cdn, faults
 from tests.support.hub.bodies import BytesBody
 from tests.support.hub.cdn import Cdn, Target
 from tests.support.hub.faults import Fault, Rule, Rules
@@ -37,7 +36,8 @@ class Hub:
     """A running simulator. `tokens` maps accepted tokens to account names; `moved` maps old repository ids to new ones.
 
     `host` and the CDN names are what URLs say; an IP address is also what the host binds to, any other name is
-    served on 127.0.0.1. `clock` gives unix seconds and rules expiry and rate-limit windows.
+    served on 127.0.0.1. `port` is that of the API host (0: any free one). `clock` gives unix seconds and rules the
+    expiry of URLs and the windows of rate limits.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Hub:
         cdn_host: str = "127.0.0.1",
         other_cdn_host: str = "127.0.0.1",
         tls: bool = False,
+        port: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.tokens: dict[str, str] = dict(tokens or {})
@@ -72,7 +73,7 @@ class Hub:
         context = self._context(names)
         respond = functools.partial(Server, tls=context)
         scheme = "http" if context is None else "https"
-        self._api_server = respond(_address(host), self._on_api)
+        self._api_server = respond(_address(host), self._on_api, port=port)
         throttle = functools.partial(getattr, self, "cdn_bytes_per_second")
         self.cdn_server = respond(_address(cdn_host), functools.partial(self._on_cdn, "cdn"), throttle=throttle)
         self.other_cdn_server = respond(
@@ -154,12 +155,13 @@ class Hub:
             self.throttle(json.loads(request.body)["bytesPerSecond"])
         elif request.path == "/-/reset" and request.method == "POST":
             self.log.clear()
+            self.rules.clear()
         elif request.path == "/-/fault" and request.method == "POST":
             self.fault(**json.loads(request.body))
         return api.document({**self.log.summary(), "cdnConnections": self.cdn_connections})
 
     def _limited(self, request: Request, route: Route, rules: Sequence[Rule]) -> Answer:
-        token = _token(request)
+        token = answers.token_of(request)
         kind = "resolvers" if route.on in (On.RESOLVE, On.CACHE, On.RAW) else "api"
         verdict = self.limiter.take(kind, token or request.caller, token=token is not None)
         if not verdict.allowed:
@@ -182,10 +184,10 @@ class Hub:
         if route.on is On.WHOAMI:
             return api.whoami(self.tokens[token]) if token else api.error(401, "Invalid username or password.")
         if (new := self.moved.get(route.repository.lower())) is not None:
-            return _moved(request, route, new)
+            return answers.moved(request, route, new)
         repository = self._repositories.get(route.repository.lower())
         if repository is None or (repository.access is Access.PRIVATE and token not in repository.granted):
-            return _unknown_repository(token)
+            return answers.unknown_repository(token)
         if repository.access is Access.DISABLED:
             return api.error(403, "Access to this resource is disabled.")
         commit = repository.find(route.revision or "main")
@@ -228,7 +230,7 @@ class Hub:
         rules: Sequence[Rule],
     ) -> Answer:
         if repository.access is Access.GATED and token not in repository.granted:
-            return _gated(repository, token)
+            return answers.gated(repository, token)
         file = commit.files.get(route.path)
         if file is None:
             return api.error(404, "Entry not found", "EntryNotFound", ("X-Repo-Commit", commit.hex))
@@ -242,7 +244,7 @@ class Hub:
             linked = (("X-Linked-Size", str(file.size_bytes)), ("X-Linked-Etag", f'"{file.sha256_hex}"'))
             return Answer(302, (*headers, *linked, ("Accept-Ranges", "bytes"), ("Location", location)))
         if self.resolve_cache and route.on is On.RESOLVE:
-            return _to_cache(repository, commit, file)
+            return answers.to_cache(repository, commit, file)
         return cdn.ranged(request, file, (*headers, ("ETag", f'"{file.git_hex}"'), ("Content-Type", "text/plain")))
 
     def _spoil_api(self, answer: Answer, rule: Rule, request: Request, route: Route) -> Answer:
@@ -296,50 +298,6 @@ class Hub:
             exchange.sent_bytes += size
 
         return sent
-
-
-def _token(request: Request) -> str | None:
-    scheme, _, value = request.headers.get("authorization", "").partition(" ")
-    return value.strip() if scheme.lower() == "bearer" and value.strip() else None
-
-
-def _unknown_repository(token: str | None) -> Answer:
-    """The hub never says whether a repository is missing or private."""
-    if token is None:
-        challenge = ("WWW-Authenticate", 'Bearer realm="Authentication required", charset="UTF-8"')
-        return api.error(401, "Invalid username or password.", "RepoNotFound", challenge)
-    return api.error(404, "Repository not found", "RepoNotFound")
-
-
-def _gated(repository: Repository, token: str | None) -> Answer:
-    first = f"Access to model {repository.id} is restricted"
-    if token is None:
-        message = f"{first}. You must have access to it and be authenticated to access it. Please log in."
-        return api.error(401, message, "GatedRepo")
-    second = f"and you are not in the authorized list. Visit https://huggingface.co/{repository.id} to ask for access."
-    return api.error(403, f"{first} {second}", "GatedRepo")
-
-
-def _moved(request: Request, route: Route, new: str) -> Answer:
-    """A renamed repository: 307 with a relative location and no commit."""
-    parts = request.path.strip("/").split("/")
-    first = {On.RESOLVE: 0, On.RAW: 0, On.CACHE: 3}.get(route.on, 2)
-    parts[first : first + 1 + route.repository.count("/")] = [new]
-    _, mark, query = request.target.partition("?")
-    return Answer(307, (("Location", f"/{'/'.join(parts)}{mark}{query}"),))
-
-
-def _to_cache(repository: Repository, commit: Commit, file: File) -> Answer:
-    """A small file on the hub of today: 307 to a relative address that a cache in front of the hub answers."""
-    place = urllib.parse.quote(f"/api/resolve-cache/models/{repository.id}/{commit.hex}/{file.path}")
-    tag = f'"{file.git_hex}"'
-    linked = (
-        ("X-Repo-Commit", commit.hex),
-        ("X-Linked-Size", str(file.size_bytes)),
-        ("ETag", tag),
-        ("X-Linked-Etag", tag),
-    )
-    return Answer(307, (*linked, ("Location", f"{place}?etag={urllib.parse.quote(tag)}")))
 
 
 def _address(host: str) -> str:

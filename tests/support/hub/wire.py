@@ -83,6 +83,8 @@ class Answer:
     cut: Cut | None = None
     bytes_per_second: float | None = None
     delay_seconds: float = 0
+    unsized: bool = False
+    """Say nothing about the length; the end of the connection is the end of the body."""
 
     @property
     def end(self) -> int:
@@ -109,10 +111,11 @@ class Server:
         address: str,
         respond: Callable[[Request], tuple[Answer, Sent]],
         *,
+        port: int = 0,
         throttle: Callable[[], float | None] = lambda: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._listener = socket.create_server((address, 0), backlog=1024)
+        self._listener = socket.create_server((address, port), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
         self.connections = 0
         self.closing = threading.Event()
@@ -216,7 +219,8 @@ class _Line:
         return Request(words[0], words[1], headers, self._body(headers), caller, number)
 
     def _body(self, headers: Mapping[str, str]) -> bytes:
-        size = int(headers.get("content-length", "0"))
+        stated = headers.get("content-length", "0")
+        size = int(stated) if stated.isdecimal() else _BODY_BYTES + 1
         if size > _BODY_BYTES or "transfer-encoding" in headers:
             raise Refused("body: too long or of unknown length")
         while len(self._pending) < size:
@@ -241,7 +245,7 @@ class _Line:
         else:
             self._connection.sendall(head)
             self._payload(answer, end, sent, rate)
-        return cut is None or bare or self._end(cut)
+        return not answer.unsized and (cut is None or bare or self._end(cut))
 
     def _payload(self, answer: Answer, end: int, sent: Sent, rate: float | None) -> None:
         path = None if isinstance(self._connection, ssl.SSLSocket) else answer.body.on_disk()
@@ -300,6 +304,8 @@ def _head(answer: Answer) -> bytes:
     except ValueError:
         phrase = "Unknown"
     lines = [f"HTTP/1.1 {answer.status} {phrase}", *(f"{name}: {value}" for name, value in answer.headers)]
-    if not any(name.lower() == "content-length" for name, _ in answer.headers) and answer.status != 304:
+    if answer.unsized:
+        lines.append("Connection: close")
+    elif not any(name.lower() == "content-length" for name, _ in answer.headers) and answer.status != 304:
         lines.append(f"Content-Length: {answer.end - answer.start}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
