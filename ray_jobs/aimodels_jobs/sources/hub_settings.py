@@ -7,12 +7,15 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+from aimodels_core import hosts
 from aimodels_core.errors import UsageError
+from aimodels_core.hosts import HostRules
 from aimodels_jobs.sources import hub_url
 
 _TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _MAX_TOKEN_BYTES = 4096
+_CDN_SUFFIXES = (".hf.co", ".huggingface.co")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +36,21 @@ class HubSettings:
     ca_file: str = ""
     allowed_hosts: frozenset[str] = frozenset()
     private_cidrs: tuple[str, ...] = ()
+
+
+def host_rules(endpoint: str, settings: HubSettings) -> HostRules:
+    """Return where a hub's requests and redirects may go.
+
+    An endpoint that was given explicitly is trusted as it is, and so are the addresses of its CDN hosts.
+    """
+    explicit = frozenset({hosts.origin(endpoint).host}) if settings.endpoint else frozenset[str]()
+    return HostRules(
+        trusted=explicit,
+        suffixes=_CDN_SUFFIXES,
+        suffixes_private=bool(settings.endpoint),
+        allowed=settings.allowed_hosts,
+        private_cidrs=settings.private_cidrs,
+    )
 
 
 def from_env(env: Mapping[str, str]) -> HubSettings:

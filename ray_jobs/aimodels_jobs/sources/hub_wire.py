@@ -24,6 +24,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _USABLE = frozenset({200, 206, 408, 425, 429, 500, 502, 503, 504, *_REDIRECTS})
 _RETRIED = frozenset({408, 425})
 _FINAL = frozenset({"AddressRefused", "TlsFailed", "ForeignRedirect", "RedirectLoop"})
+_ASKED_TO_WAIT = "TooManyRequests"
 _MAX_REDIRECTS = 5
 _SMALL_BYTES = 64 * 1024
 _USER_AGENT = "ai-models"
@@ -90,6 +91,8 @@ class Tries:
         self._clock.sleep(pause)
 
     def _wait(self, error: RateLimited) -> None:
+        if error.code != _ASKED_TO_WAIT:
+            raise error  # the gate said that the wait is too long; it knows of everybody's requests
         asked = error.retry_after_seconds
         pause = (2.0 if asked is None else asked) + self._clock.jitter()
         if self._waited_seconds + pause > self._patience.waits_seconds:
@@ -235,7 +238,7 @@ def _usable(answer: Answer) -> Answer:
     status, wait = answer.status, retry_after(answer.headers)
     shown = redact(answer.url)
     if status == 429:
-        raise RateLimited(f"{shown}: asked to wait, got status 429", retry_after_seconds=wait)
+        raise RateLimited(f"{shown}: asked to wait, got status 429", code=_ASKED_TO_WAIT, retry_after_seconds=wait)
     if status >= 500 or status in _RETRIED:
         raise SourceUnavailable(f"{shown}: got status {status}", code="ServerError", retry_after_seconds=wait)
     return answer

@@ -20,9 +20,9 @@ from aimodels_core.errors import (
     UnsafeContent,
 )
 from aimodels_core.source import Gate, ReadTicket, ResolvedSource, SourceFile
-from aimodels_core.transport import Answer, HostRules, Transport, redact
+from aimodels_core.transport import Answer, Transport, redact
 from aimodels_core.units import MIB
-from aimodels_jobs.sources import hub_answers, hub_ranges, hub_url, hub_wire, lfs_pointer
+from aimodels_jobs.sources import hub_answers, hub_ranges, hub_settings, hub_url, hub_wire, lfs_pointer
 from aimodels_jobs.sources.hub_answers import Asked
 from aimodels_jobs.sources.hub_api import HubApi
 from aimodels_jobs.sources.hub_settings import HubSettings
@@ -33,7 +33,6 @@ from aimodels_jobs.sources.hub_wire import RESOLVE, Clock, HubWire, Patience
 KIND = "HuggingFace"
 MAX_READ_BYTES = 128 * MIB
 
-_CDN_SUFFIXES = (".hf.co", ".huggingface.co")
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 # Whatever else a CDN answers to a signed URL means that the URL is over, never that the caller is refused.
 _ANSWERED = frozenset({200, 206, 416})
@@ -43,21 +42,6 @@ _TICKET_WAIT_SECONDS = 600.0
 _MAX_HOPS = 5
 _PATIENCE = Patience()
 _CLOCK = Clock()
-
-
-def host_rules(endpoint: str, settings: HubSettings) -> HostRules:
-    """Return where a hub's requests and redirects may go.
-
-    An endpoint that was given explicitly is trusted as it is, and so are the addresses of its CDN hosts.
-    """
-    explicit = frozenset({hub_wire.host_port(endpoint)}) if settings.endpoint else frozenset()
-    return HostRules(
-        trusted=explicit,
-        suffixes=_CDN_SUFFIXES,
-        suffixes_private=bool(settings.endpoint),
-        allowed=settings.allowed_hosts,
-        private_cidrs=settings.private_cidrs,
-    )
 
 
 class HuggingFace:
@@ -86,7 +70,7 @@ class HuggingFace:
         self._reference = reference
         self._settings = settings
         self._clock = clock
-        self._rules = host_rules(reference.endpoint, settings)
+        self._rules = hub_settings.host_rules(reference.endpoint, settings)
         made = transport or Transport(self._rules, ca_file=settings.ca_file)
         self._wire = HubWire(
             reference.endpoint, token=settings.token, transport=made, gate=gate, patience=patience, clock=clock
@@ -163,7 +147,7 @@ class HuggingFace:
             UnsafeContent: code LfsPointer: the hub serves a pointer in the place of the file.
             SourceDenied, SourceUnavailable, RateLimited.
         """
-        return self._tickets.get(file.path, lambda: self._open(file))
+        return self._tickets.get(file.path, lambda: self._open(file)[0])
 
     def renew(self, file: SourceFile, refused: ReadTicket) -> ReadTicket:
         """Return a ticket other than `refused`; callers that were refused the same one share a request.
@@ -171,7 +155,7 @@ class HuggingFace:
         Raises:
             As `ticket`.
         """
-        return self._tickets.get(file.path, lambda: self._open(file), refused=refused)
+        return self._tickets.get(file.path, lambda: self._open(file)[0], refused=refused)
 
     def read(self, file: SourceFile, start: int, stop: int) -> bytes:
         """Read [start, stop), renewing tickets and trying again within the budget.
@@ -188,10 +172,10 @@ class HuggingFace:
         if start == stop:
             return b""
         reading, tries, expired = hub_ranges.Reading(file, start, stop), self._wire.tries(), 0
-        ticket = self.ticket(file)
+        ticket, answer = self._begin(reading)
         while True:
             try:
-                return reading.content(self._get(reading, ticket))
+                return reading.content(answer or self._get(reading, ticket))
             except TicketExpired as error:
                 expired += 1
                 if expired > 1:  # the first time is what lifetimes are for
@@ -200,7 +184,21 @@ class HuggingFace:
             except TransientError as error:
                 tries.again(error)
                 renewed = error.code in _NEEDS_RESOLVE
-            ticket = self.renew(file, ticket) if renewed else self.ticket(file)
+            ticket, answer = self.renew(file, ticket) if renewed else self.ticket(file), None
+
+    def _begin(self, reading: hub_ranges.Reading) -> tuple[ReadTicket, Answer | None]:
+        """Return the ticket, and the range itself where the hub answered with it at once, as it may for small files."""
+        file, seen = reading.file, list[Answer]()
+        if not hub_ranges.may_come_whole(file):
+            return self.ticket(file), None
+
+        def fetch() -> Fresh:
+            fresh, answer = self._open(file, reading.start, reading.stop)
+            seen.append(answer)
+            return fresh
+
+        ticket = self._tickets.get(file.path, fetch)
+        return ticket, next((answer for answer in seen if answer.status in _ANSWERED), None)
 
     def _get(self, reading: hub_ranges.Reading, ticket: ReadTicket) -> Answer:
         """Ask for a range once, from where the ticket says.
@@ -223,24 +221,25 @@ class HuggingFace:
         place = redact(answer.url)
         raise TicketExpired(f"{reading.file.path}: {place}: got status {answer.status}", code="TicketExpired")
 
-    def _open(self, file: SourceFile) -> Fresh:
+    def _open(self, file: SourceFile, start: int = 0, stop: int = 1) -> tuple[Fresh, Answer]:
         """Ask the hub where a file is read, and compare what it says of the file with the listing."""
-        answer = self._ask(file, "bytes=0-0")
+        answer = self._ask(file, start, stop)
         target = hub_wire.redirect(answer)
         if target is None and hub_ranges.total_bytes(answer) != file.size_bytes:
-            answer = self._ask(file, hub_ranges.header(0, lfs_pointer.MAX_BYTES))
+            answer = self._ask(file, 0, lfs_pointer.MAX_BYTES)
             target = hub_wire.redirect(answer)
             if target is None:
                 raise self._not_the_file(file, answer)
-        hub_answers.check_identity(file, self._commit(), answer.headers)
-        return self._fresh(file, answer, target or answer.url)
+        fresh = self._fresh(file, answer, target or answer.url)
+        hub_answers.check_identity(file, self._known().revision, answer.headers)
+        return fresh, answer
 
-    def _ask(self, file: SourceFile, range_header: str) -> Answer:
+    def _ask(self, file: SourceFile, start: int, stop: int) -> Answer:
         """Resolve a file; a redirect that names no commit is one of a renamed repository, and is followed."""
-        url = self._url(file)
-        longest = hub_ranges.longest_answer(file, 0, 1)
+        url, headers = self._url(file), {"Range": hub_ranges.header(start, stop)}
+        longest = hub_ranges.longest_answer(file, start, stop)
         for _ in range(_MAX_HOPS):
-            answer = self._wire.ask(url, kind=RESOLVE, headers={"Range": range_header}, max_bytes=longest)
+            answer = self._wire.ask(url, kind=RESOLVE, headers=headers, max_bytes=longest)
             if answer.status >= 400:
                 raise hub_answers.refusal(self._asked(), answer.status, answer.headers)
             target = hub_wire.redirect(answer)
@@ -281,14 +280,14 @@ class HuggingFace:
         )
         return Fresh(ticket, lifetime)
 
+    def _known(self) -> ResolvedSource:
+        return self._resolved or self.resolve()
+
     def _url(self, file: SourceFile) -> str:
-        known = self._resolved or self.resolve()
+        known = self._known()
         path = urllib.parse.quote(file.path, safe="/")
         return f"{self._reference.endpoint}/{known.canonical}/resolve/{known.revision}/{path}"
 
-    def _commit(self) -> str:
-        return (self._resolved or self.resolve()).revision
-
     def _asked(self) -> Asked:
-        known = self._resolved or self.resolve()
+        known = self._known()
         return Asked(self._reference.endpoint, known.canonical, known.revision, self._wire.with_token)
