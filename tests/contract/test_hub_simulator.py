@@ -20,6 +20,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from tests.support.hub.bodies import GeneratedBody, JoinedBody, pieces
 from tests.support.hub.faults import Fault
 from tests.support.hub.limits import Limits
+from tests.support.hub.process import HubProcess
 from tests.support.hub.repository import Access, Content, File, Repository
 from tests.support.hub.routes import On
 from tests.support.hub.server import Hub
@@ -526,22 +527,23 @@ def test_a_hundred_thousand_files_are_listed() -> None:
         assert len(hub.log.select(on=On.TREE)) == 100
 
 
-def test_control_from_another_process(hub: Hub) -> None:
-    parts = urllib.parse.urlsplit(hub.url)
-    for path, body in (
-        ("fault", {"kind": "status", "on": "info", "status": 503}),
-        ("throttle", {"bytesPerSecond": 99}),
-    ):
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
-        connection.request("POST", f"/-/{path}", body=json.dumps(body))
-        connection.getresponse().read()
-        connection.close()
-
-    assert get(f"{hub.url}/api/models/org/name")[0] == 503
-    assert hub.cdn_bytes_per_second == 99
-
-
 # As a process
+
+
+def test_a_process_is_controlled_from_outside() -> None:
+    with HubProcess("--generated", "org/big=1Mx2", "--throttle", "10M") as hub:
+        hub.fault("status", on="info", status=503, times=1)
+        codes = [get(f"{hub.url}/api/models/org/big")[0] for _ in range(2)]
+        hub.throttle(None)
+        for path in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+            get(get(f"{hub.url}/org/big/resolve/main/{path}")[1]["location"])
+        stats = hub.stats()
+        hub.reset()
+
+        assert codes == [503, 200]
+        assert stats["payloadBytes"] == 2 * MIB
+        assert stats["requests"] == {"info": 2, "resolve": 2, "cdn": 2}
+        assert hub.stats()["payloadBytes"] == 0
 
 
 def test_runs_as_a_process_and_ends_with_its_parent() -> None:

@@ -106,10 +106,9 @@ def main(words: Sequence[str]) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    many = 10**9
     with Hub(
         tokens={token: f"user-{at}" for at, token in enumerate(options.token)},
-        limits=Limits(many, many, many, many) if options.no_rate_limit else None,
+        limits=Limits.unlimited() if options.no_rate_limit else None,
         url_lifetime_seconds=options.url_lifetime_seconds,
         max_rangeless_bytes=options.max_rangeless,
         host=options.host,

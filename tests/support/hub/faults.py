@@ -195,6 +195,8 @@ def _spoil_whole(answer: Answer, rule: Rule, request: Request) -> Answer | None:
             extra = (("Retry-After", rule.retry_after), ("X-Error-Code", rule.code), ("X-Error-Message", rule.message))
             kept = tuple(header for header in answer.headers if header[0].startswith("RateLimit"))
             told = tuple((name, value) for name, value in extra if value is not None)
+            if status == 416:
+                told = (*told, ("Content-Range", f"bytes */{answer.body.size_bytes}"))
             body = BytesBody(b'{"error":"%d"}' % status)
             return Answer(status, (*kept, ("Content-Type", "application/json"), *told), body)
         case Fault.HTML:

@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,12 @@ class Limits:
     window_seconds: float = 300
     retry_after: bool = False
     """Whether a 429 also carries Retry-After (the hub itself relies on its RateLimit header)."""
+
+    @classmethod
+    def unlimited(cls) -> Self:
+        """Limits that no test reaches, for load."""
+        many = 10**9
+        return cls(api=many, resolvers=many, api_with_token=many, resolvers_with_token=many)
 
     def quota(self, kind: str, *, token: bool) -> int:
         """Requests per window of one caller."""
