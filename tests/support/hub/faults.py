@@ -69,6 +69,8 @@ class Fault(enum.StrEnum):
     WRONG_DIGEST = "wrong-digest"
     WRONG_SIZE = "wrong-size"
     """X-Repo-Commit missing or another; X-Linked-Etag another; X-Linked-Size one more."""
+    NO_ERROR_CODE = "no-error-code"
+    """A refusal without X-Error-Code, as some of the hub's endpoints answer."""
     NO_ETAG = "no-etag"
     WEAK_ETAG = "weak-etag"
     LINK_LOOP = "link-loop"
@@ -159,8 +161,11 @@ def _matches(rule: Rule, on: On, request: Request, repository: str, path: str) -
     if rule.kind in _NEEDS_BODY and request.method == "HEAD":
         return False
     places = (rule.on in (None, on), rule.method in (None, request.method), rule.when is None or rule.when(request))
-    names = fnmatch.fnmatchcase(path, rule.path) and fnmatch.fnmatchcase(repository.lower(), rule.repository.lower())
-    return all(places) and names and (rule.offset is None or _holds(request, rule.offset))
+    named = path == rule.path or fnmatch.fnmatchcase(path, rule.path)
+    owned = fnmatch.fnmatchcase(repository.lower(), rule.repository.lower())
+        repository.lower(), rule.repository.lower()
+    )
+    return all(places) and named and owned and (rule.offset is None or _holds(request, rule.offset))
 
 
 def _holds(request: Request, offset: int) -> bool:
@@ -222,6 +227,8 @@ def _spoil_head(answer: Answer, rule: Rule) -> Answer | None:
             return without(answer, "content-range")
         case Fault.NO_ETAG:
             return without(answer, "etag")
+        case Fault.NO_ERROR_CODE:
+            return without(answer, "x-error-code")
         case Fault.NO_COMMIT:
             return without(answer, "x-repo-commit")
         case Fault.WEAK_ETAG:
