@@ -163,8 +163,6 @@ def _matches(rule: Rule, on: On, request: Request, repository: str, path: str) -
     places = (rule.on in (None, on), rule.method in (None, request.method), rule.when is None or rule.when(request))
     named = path == rule.path or fnmatch.fnmatchcase(path, rule.path)
     owned = fnmatch.fnmatchcase(repository.lower(), rule.repository.lower())
-        repository.lower(), rule.repository.lower()
-    )
     return all(places) and named and owned and (rule.offset is None or _holds(request, rule.offset))
 
 
