@@ -16,7 +16,7 @@ from pathlib import Path
 from aimodels_core.errors import AiModelsError, ArtifactInvalid, NotPublished, StoreUnavailable, StoreUnsafe
 from aimodels_jobs import folder_probe, folder_uploads
 from aimodels_jobs.disk import Disk, translated
-from aimodels_jobs.objects import Finding, ObjectInfo, Upload
+from aimodels_jobs.objects import Finding, ObjectInfo, Upload, check_tiling
 from aimodels_jobs.orders import ChecksumKind, FilePartTicket, PartRecord
 
 TMP = "ai-models/tmp"
@@ -185,7 +185,7 @@ class Folder:
             NotPublished: code UploadGone.
             StoreUnavailable: code PartsDiffer.
         """
-        folder_uploads.check_tiling(upload, records)
+        check_tiling(upload, records)
         self._same_root()
         try:
             file = self.uploads_in_progress.file(upload)

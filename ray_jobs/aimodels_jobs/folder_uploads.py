@@ -20,7 +20,7 @@ import xxhash
 
 from aimodels_core.errors import NotPublished, StoreUnavailable
 from aimodels_jobs.disk import Disk, translated
-from aimodels_jobs.objects import Upload
+from aimodels_jobs.objects import Upload, digest_in
 from aimodels_jobs.orders import PartRecord
 
 _SUFFIX = ".upload"
@@ -39,26 +39,6 @@ def read_range(handle: int, start: int, length: int) -> bytes:
         chunks.append(chunk)
         start, length = start + len(chunk), length - len(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def check_tiling(upload: Upload, records: Sequence[PartRecord]) -> None:
-    """Refuse records that do not tile the blob exactly, numbered from 1.
-
-    Raises:
-        StoreUnavailable: code PartsDiffer.
-    """
-    at = 0
-    for number, record in enumerate(records, start=1):
-        if record.number != number or record.start != at or record.size_bytes <= 0:
-            raise StoreUnavailable(
-                f"{upload.key}: part {number}: want it at {at}, got part {record.number} at {record.start}",
-                code="PartsDiffer",
-            )
-        at += record.size_bytes
-    if at != upload.size_bytes:
-        raise StoreUnavailable(
-            f"{upload.key}: want parts of {upload.size_bytes} bytes in all, got {at}", code="PartsDiffer"
-        )
 
 
 def locks_work(folder: Path) -> bool:
@@ -262,12 +242,6 @@ class Uploads:
         except FileNotFoundError:
             return
         yield from (self._folder / name for name in names)
-
-
-def digest_in(key: str) -> str:
-    """Read the sha256 that a blob's key names; empty for other keys."""
-    parts = key.split("/")
-    return parts[-2] if len(parts) >= 4 and parts[-1] == "data" and parts[-4] == "sha256" else ""
 
 
 def _parsed(name: str) -> tuple[str, int]:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from aimodels_core.errors import StoreUnavailable
 from aimodels_jobs.orders import ChecksumKind, PartRecord, WriteTicket
 
 
@@ -148,3 +149,29 @@ class Objects(Protocol):
     def probe(self) -> tuple[Finding, ...]:
         """Try, on objects of its own below `ai-models/v1/probe/`, what correctness needs of this store; clean up."""
         ...
+
+
+def digest_in(key: str) -> str:
+    """Read the sha256 that a blob's key names; empty for other keys."""
+    parts = key.split("/")
+    return parts[-2] if len(parts) >= 4 and parts[-1] == "data" and parts[-4] == "sha256" else ""
+
+
+def check_tiling(upload: Upload, records: Sequence[PartRecord]) -> None:
+    """Refuse records that do not tile the blob exactly, numbered from 1.
+
+    Raises:
+        StoreUnavailable: code PartsDiffer.
+    """
+    at = 0
+    for number, record in enumerate(records, start=1):
+        if record.number != number or record.start != at or record.size_bytes <= 0:
+            raise StoreUnavailable(
+                f"{upload.key}: part {number}: want it at {at}, got part {record.number} at {record.start}",
+                code="PartsDiffer",
+            )
+        at += record.size_bytes
+    if at != upload.size_bytes:
+        raise StoreUnavailable(
+            f"{upload.key}: want parts of {upload.size_bytes} bytes in all, got {at}", code="PartsDiffer"
+        )
