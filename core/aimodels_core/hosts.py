@@ -116,7 +116,7 @@ class HostRules:
     private_cidrs: tuple[str, ...] = ()
 
     def may_use(self, url: str) -> bool:
-        """Tell whether a request may start at `url`: HTTPS, or a host that was set explicitly, under any of its names."""
+        """Tell whether a request may start at `url`: HTTPS, or a host that was set explicitly (any name of it)."""
         place = origin(url)
         return place.tls or self._explicit(place.host, place.port) or self._same_as_trusted(place.host)
 
