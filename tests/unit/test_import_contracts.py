@@ -29,6 +29,10 @@ _VIOLATIONS = [
     ("pure-modules", "core/aimodels_core/source.py", "from os import path"),
     ("core-layers", "core/aimodels_core/errors.py", "import aimodels_core.source"),
     ("core-layers", "core/aimodels_core/digest.py", "from aimodels_core import source"),
+    ("jobs-layers", "ray_jobs/aimodels_jobs/plan.py", "from aimodels_jobs import coordinator"),
+    ("sources-know-no-store", "ray_jobs/aimodels_jobs/sources/huggingface.py", "from aimodels_jobs import objects"),
+    ("mover-knows-tickets", "ray_jobs/aimodels_jobs/mover.py", "import aimodels_jobs.sources.huggingface"),
+    ("mover-knows-tickets", "ray_jobs/aimodels_jobs/wires.py", "import boto3"),
 ]
 
 
