@@ -4,8 +4,8 @@ A test asks for a program by name and gets a path; the first use on a machine bu
 take it from a cache outside the checkout. Starting the programs does not belong here.
 """
 
-from tests.support.binaries.cache import path, paths
+from tests.support.binaries.cache import data, path, paths
 from tests.support.binaries.catalogue import BinaryError
 from tests.support.binaries.debian import install
 
-__all__ = ["BinaryError", "install", "path", "paths"]
+__all__ = ["BinaryError", "data", "install", "path", "paths"]

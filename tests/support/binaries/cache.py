@@ -55,6 +55,15 @@ def paths(names: Sequence[str]) -> list[Path]:
     return [entry(binary) for binary in wanted]
 
 
+def data(name: str) -> Path:
+    """Folder with the files kept beside a program, such as its custom resource definitions.
+
+    Raises:
+        BinaryError: no such program, or its build failed.
+    """
+    return path(name).with_name("data")
+
+
 def entry(binary: Binary) -> Path:
     """Where the cache keeps this program."""
     return root() / f"{binary.name}-{binary.key()}" / binary.name
@@ -90,17 +99,32 @@ def _build(binary: Binary) -> None:
     with tempfile.TemporaryDirectory(prefix=".build-", dir=root()) as scratch:
         built = Path(scratch) / binary.name
         _go_build(binary, built)
+        if binary.data:
+            _keep_data(binary)
         _install(binary, built)
 
 
 def _go_build(binary: Binary, out: Path) -> None:
+    command = ["build", "-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={binary.ldflags}"]
+    _go(binary, *command, f"-tags={binary.tags}", f"-o={out}", binary.package)
+
+
+def _keep_data(binary: Binary) -> None:
+    """Copy a folder of the module's source beside the program."""
+    source = Path(_go(binary, "list", "-mod=readonly", "-m", "-f={{.Dir}}", binary.package).strip()) / binary.data
+    target = entry(binary).with_name("data")
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for file in source.iterdir():
+        shutil.copyfile(file, target / file.name)
+
+
+def _go(binary: Binary, *arguments: str) -> str:
     go = shutil.which("go")
     if go is None:
         raise BinaryError(f"binary {binary.name}: want the Go toolchain on PATH to build it, got none")
-    command = [go, "build", "-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={binary.ldflags}"]
-    command += [f"-tags={binary.tags}", f"-o={out}", binary.package]
     done = subprocess.run(
-        command,
+        [go, *arguments],
         cwd=binary.folder,
         env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"},
         stdin=subprocess.DEVNULL,
@@ -110,7 +134,8 @@ def _go_build(binary: Binary, out: Path) -> None:
     )
     if done.returncode != 0:
         output = done.stderr[-ERROR_BYTES:].decode("utf-8", "replace")
-        raise BinaryError(f"binary {binary.name}: go build failed with {done.returncode}:\n{output}")
+        raise BinaryError(f"binary {binary.name}: go {arguments[0]} failed with {done.returncode}:\n{output}")
+    return done.stdout.decode("utf-8", "replace")
 
 
 def _install(binary: Binary, built: Path) -> None:

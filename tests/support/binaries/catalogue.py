@@ -29,6 +29,8 @@ class Binary:
     """Linker flags."""
     tags: str = ""
     """Build tags, comma-separated."""
+    data: str = ""
+    """Folder of the module's source to keep beside the program."""
 
     @property
     def folder(self) -> Path:
@@ -37,13 +39,9 @@ class Binary:
 
     def key(self) -> str:
         """Hash of everything that decides the program: locked versions and flags."""
+        flags = [self.package, self.ldflags, self.tags, *filter(None, [self.data])]
         hasher = hashlib.sha256()
-        for part in (
-            self.package,
-            self.ldflags,
-            self.tags,
-            *(_text(self.folder / name) for name in ("go.mod", "go.sum")),
-        ):
+        for part in (*flags, _text(self.folder / "go.mod"), _text(self.folder / "go.sum")):
             hasher.update(part.encode() + b"\0")
         return hasher.hexdigest()[:16]
 
@@ -83,7 +81,7 @@ _ALL = (
     Binary("coredns", "coredns", "github.com/coredns/coredns"),
     Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
     Binary("local-path-provisioner", "local-path-provisioner", "github.com/rancher/local-path-provisioner"),
-    Binary("kuberay-operator", "kuberay", "github.com/ray-project/kuberay/ray-operator"),
+    Binary("kuberay-operator", "kuberay", "github.com/ray-project/kuberay/ray-operator", data="config/crd/bases"),
 )
 
 BINARIES = {binary.name: binary for binary in _ALL}

@@ -1,0 +1,59 @@
+"""`python -m tests.cluster.stand`: what `tests/cluster/run` and the make targets call."""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from tests.cluster.stand import supervisor
+from tests.cluster.stand.images import images_root
+from tests.cluster.stand.layout import CHECKOUT, StandError
+
+CHART = CHECKOUT / "charts" / "ai-models"
+LOGS = CHECKOUT / "build" / "cluster"
+
+
+def main() -> int:
+    """Exit code of the command; 2 when the stand itself fails."""
+    parser = argparse.ArgumentParser(prog="tests/cluster/run", description="Run a command beside a fresh Kubernetes.")
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (3)")
+    parser.add_argument("--install", action="store_true", help="install the chart first")
+    parser.add_argument(
+        "--clean", action="store_true", help="remove what dead stands left, and cached images; run nothing"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND…", help="an interactive shell by default")
+    arguments = parser.parse_args()
+    try:
+        return clean() if arguments.clean else start(arguments)
+    except StandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Run the command in a stand.
+
+    Raises:
+        StandError: the stand fails, or the chart is wanted and there is none.
+    """
+    if arguments.install and not CHART.exists():
+        raise StandError(f"--install: want the chart in {CHART.relative_to(CHECKOUT)}, got none: it comes later")
+    words = supervisor.command_line(arguments.command)
+    return supervisor.run(supervisor.Request(words, arguments.nodes, keep_logs=LOGS))
+
+
+def clean() -> int:
+    """Sweep dead stands, then delete cached images and kept logs, unless a stand lives."""
+    left = supervisor.sweep()
+    for words in left:
+        print(f"left: {words}", file=sys.stderr)
+    live = supervisor.live()
+    if live:
+        raise StandError(f"images: want no live stand, got {', '.join(layout.id for layout in live)}")
+    for folder in (images_root(), LOGS):
+        shutil.rmtree(Path(folder), ignore_errors=True)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
