@@ -153,7 +153,7 @@ def _complete(repo: str, entries: Iterable[Any]) -> tuple[SourceFile, ...]:
             continue  # a folder
         file = _file(entry)
         if file.path in found:
-            raise SourceUnavailable(f"{repo}: {file.path}: listed twice", code="BadListing")
+            raise SourceUnavailable(f"{repo}: {file.path}: listed twice", code="ListingLoop")
         found[file.path] = file
         if len(found) > MAX_FILES:
             raise PlanRefused(f"{repo}: want at most {MAX_FILES} files, got more", code="TooManyFiles")

@@ -44,7 +44,6 @@ class HubReference:
         quant: a quantisation such as `Q4_K_M`, when one was written behind the repository.
         tail: segments behind `/tree/` or `/blob/` whose division between revision and file needs `settle`.
         names_file: the URL names a file, so the last segments of `tail` are its path.
-        trusted: the endpoint was given explicitly, so http and addresses that are not global are allowed.
     """
 
     endpoint: str
@@ -54,7 +53,6 @@ class HubReference:
     quant: str | None = None
     tail: tuple[str, ...] = ()
     names_file: bool = False
-    trusted: bool = False
 
     @property
     def select(self) -> str:
@@ -85,7 +83,7 @@ def parse(url: str, *, endpoint: str = "", revision: str = "") -> HubReference:
         raise _unsupported(url, _why_not_this_host(parts))
     segments = _segments(url, path)
     repo, quant, rest = _repository(url, segments)
-    reference = HubReference(base, repo, quant=quant, trusted=bool(endpoint))
+    reference = HubReference(base, repo, quant=quant)
     reference = _with_rest(url, reference, rest)
     asked = _asked_revision(url, parts.query)
     if asked and (reference.tail or reference.revision not in (None, asked)):
@@ -110,7 +108,7 @@ def parse_argument(text: str, *, endpoint: str = "", revision: str = "") -> HubR
     repo, quant, rest = _repository(text, f"{found['repo']}{_suffix(found['quant'])}".split("/"))
     if rest:
         raise _unsupported(text, "want at most one slash")
-    reference = HubReference(endpoint or DEFAULT_ENDPOINT, repo, quant=quant, trusted=bool(endpoint))
+    reference = HubReference(endpoint or DEFAULT_ENDPOINT, repo, quant=quant)
     named = None if found["revision"] is None else check_revision(found["revision"])
     return override(dataclasses.replace(reference, revision=named), revision)
 
@@ -238,7 +236,7 @@ def _repository(url: str, segments: Sequence[str]) -> tuple[str, str | None, lis
         raise _unsupported(url, f"{_NOT_MODELS[segments[0]]}, not a model: want {DEFAULT_ENDPOINT}/<org>/<name>")
     if segments[0] in _RESERVED:
         raise _unsupported(url, f"a page of the hub, not a model: want {DEFAULT_ENDPOINT}/<org>/<name>")
-    one_name = len(segments) == 1 or segments[1] in _FILE_WORDS | {"tree", "commit"}
+    one_name = len(segments) == 1 or (len(segments) > 2 and segments[1] in _FILE_WORDS | {"tree", "commit"})
     count = 1 if one_name else 2
     last, colon, quant = segments[count - 1].partition(":")
     names = [*segments[: count - 1], last]

@@ -80,6 +80,10 @@ class HuggingFace:
         self._resolved: ResolvedSource | None = None
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Close idle connections; the source can still be used."""
+        self._wire.close()
+
     def requests_made(self) -> Mapping[str, int]:
         """Count the requests to the hub's own host so far, by class."""
         return self._wire.requests_made()
@@ -228,7 +232,7 @@ class HuggingFace:
         if target is None and hub_ranges.total_bytes(answer) != file.size_bytes:
             answer = self._ask(file, 0, lfs_pointer.MAX_BYTES)
             target = hub_wire.redirect(answer)
-            if target is None:
+            if target is None and hub_ranges.total_bytes(answer) != file.size_bytes:
                 raise self._not_the_file(file, answer)
         fresh = self._fresh(file, answer, target or answer.url)
         hub_answers.check_identity(file, self._known().revision, answer.headers)
