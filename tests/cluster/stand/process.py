@@ -60,7 +60,7 @@ class Part:
         shell = f'exec >>"{self.log}" 2>&1 </dev/null; exec "$@"'
         inner = ["env", *assignments, *self.enter, "sh", "-c", _LAUNCH, "sh", *(str(word) for word in self.arguments)]
         command("setsid", "--fork", "sh", "-c", shell, "sh", *inner)
-        until(self.pid_file.exists, what=f"part {self.name} started", seconds=STOP_SECONDS, pause=0.005)
+        until(self.pid, what=f"part {self.name} started", seconds=STOP_SECONDS, pause=0.005)
 
     def pid(self) -> int | None:
         """Its process id, if it was ever started."""
