@@ -198,6 +198,11 @@ def staging_prefix() -> str:
     return f"{_OWN}/staging/"
 
 
+def known_files(identity: str) -> str:
+    """Key of what was learnt of the files of one source at one revision; `identity` names both."""
+    return f"{_OWN}/known/{hashlib.sha256(identity.encode()).hexdigest()}.json"
+
+
 def writer_lease(number: int) -> str:
     """Key of the n-th writer lease; sorted by number as text too."""
     return f"{writer_prefix()}{number:012d}"

@@ -1,7 +1,7 @@
 """Many publications over one store: wants come in, snapshots go out, one retry loop, one writer.
 
-The same class runs in the process of a command line and as a detached actor with an HTTP API (`service`). Truth is in the
-store and with whoever sends wants; everything here is memory. The steps of one publication are in `publication`.
+The same class runs in the process of a command line and as a detached actor with an HTTP API (`service`). Truth is in
+the store and with whoever sends wants; everything here is memory. The steps of one publication are in `publication`.
 """
 
 import asyncio
@@ -23,7 +23,6 @@ from aimodels_jobs.executor import Executor
 from aimodels_jobs.governor import Connections, RateGate
 from aimodels_jobs.progress import Meter
 from aimodels_jobs.publication import Publication, Workshop
-from aimodels_jobs.threads import Threads
 from aimodels_jobs.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -274,7 +273,7 @@ class Coordinator:
 
     async def _publish(self, job: _Job) -> None:
         """The retry loop of one publication."""
-        attempt = 0
+        attempt, furthest = 0, 0
         while True:
             attempt += 1
             job.again.clear()
@@ -282,15 +281,15 @@ class Coordinator:
                 await self._writing.wait()
                 published = await self._attempt(job, attempt)
             except AiModelsError as error:
-                done_before = job.state.bytes_done
+                if job.meter.bytes_done > furthest:
+                    furthest, attempt = job.meter.bytes_done, 1
+                    await self._show(job, first_failed_at=None)
                 if not await self._failed(job, error, attempt):
                     return
-                attempt = attempt if job.meter.bytes_done <= done_before else 1
             except Exception:
                 log.exception("publication broke", extra={"model": job.want.name})
-                trouble = Trouble(
-                    "PublicationFailed", "Internal", "an internal error; the coordinator's log has it", True
-                )
+                words = "an internal error; the coordinator's log has it"
+                trouble = Trouble("PublicationFailed", "Internal", words, retryable=True)
                 await self._wait(job, trouble, attempt, self._retry.most_seconds)
             else:
                 await self._show(job, stage=Stage.READY, published=published, trouble=None, **_counters(job.meter))
@@ -305,14 +304,15 @@ class Coordinator:
             workers = len(self._movers.dispatcher.slots) if self._movers.dispatcher else 0
             await self._show(job, stage=stage, revision=revision, workers=workers, **_counters(job.meter))
 
-        source = self._sources.open(job.want, self._gate)
-        job.publication = Publication(job.want, source, self._workshop, self._movers.get, job.meter, shown)
+        want = dataclasses.replace(job.want, revision=job.state.revision or job.want.revision)
+        source = self._sources.open(want, self._gate)
+        job.publication = Publication(want, source, self._workshop, self._movers.get, job.meter, shown)
         return await job.publication.run()
 
     async def _failed(self, job: _Job, error: AiModelsError, attempt: int) -> bool:
         """Show why, and wait for the next attempt; False when there is none."""
         pause = self._retry.pause(attempt, error)
-        trouble = Trouble(error.reason, error.code, error.message, pause is not None)
+        trouble = Trouble(error.reason, error.code, error.message, retryable=pause is not None)
         log.warning("publication failed", extra={"model": job.want.name, "error": error.code, "attempt": attempt})
         if pause is None:
             if job.publication is not None:

@@ -31,7 +31,10 @@ from aimodels_jobs.progress import Meter
 T = TypeVar("T")
 
 _ids = itertools.count(1)
+_sequences = itertools.count(1)
 _DROP_SECONDS = 5.0
+_BYTES_LOST = frozenset({"UnknownRun", "BytesGone", "HashTimedOut"})
+"""The mover answers, but has not the run's bytes any more (see `mover.Mover.hash`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class Flight:
         self._dispatcher = dispatcher
         self._pace = pace
         self.lease = lease
+        self._sequence = next(_sequences)
         self.id = self._new_id()
         self._handle = lease.slot.handle
         self._read: ReadTicket | None = None
@@ -170,6 +174,7 @@ class Flight:
             checksum=self._errand.checksum,
             connections=self.lease.connections,
             part_deadline_seconds=patience.part_deadline(max(p.stop - p.start for p in todo)),
+            sequence=self._sequence,
         )
 
     async def _recover(self, error: AiModelsError, tries: int) -> None:
@@ -192,6 +197,12 @@ class Flight:
         self._errand.overlapped()
         await self._dispatcher.replace(self.lease.slot, self._handle)
         self._handle = self.lease.slot.handle
+        self._records.clear()
+        self.id = self._new_id()
+
+    async def _begin_anew(self) -> None:
+        """The mover lives but gave the run's bytes up: all parts move again."""
+        await self.drop()
         self._records.clear()
         self.id = self._new_id()
 
@@ -265,8 +276,8 @@ class Flight:
             deadline = 60.0 + self.run.size_bytes / (16 * 1024 * 1024)
             try:
                 return await _answer(self._handle.hash(self.id, state, last), self.lease.slot.lost, deadline)
-            except MoverLost:
-                await self._after_loss()
+            except MoverLost as error:
+                await (self._begin_anew() if error.code in _BYTES_LOST else self._after_loss())
                 await self.fetch()
         raise MoverLost(f"{self._errand.path}: movers are lost again and again while hashing")
 

@@ -32,8 +32,8 @@ class Way(enum.Enum):
     """The store has it, but in another scope: movers fetch and hash it, nothing is stored again."""
     READ = "read"
     """Small and without a published sha256: the coordinator reads it."""
-    STAGE = "stage"
-    """Large and without a published sha256: stored under a staging key, then copied to its digest."""
+    LEARN = "learn"
+    """Large and without a published sha256: the coordinator reads it once to learn its digest, then movers move it."""
     EMPTY = "empty"
     """No bytes: stored without asking the source."""
 
@@ -178,7 +178,7 @@ class Plan:
     def bytes_stored(self) -> int:
         """Bytes that the store will grow by, at most; two paths with one digest count once."""
         new = {
-            (f.digest or f.file.path): f.file.size_bytes for f in self.files if f.way in (Way.MOVE, Way.READ, Way.STAGE)
+            (f.digest or f.file.path): f.file.size_bytes for f in self.files if f.way in (Way.MOVE, Way.READ, Way.LEARN)
         }
         return sum(new.values())
 
@@ -231,7 +231,7 @@ def way_of(file: SourceFile, digest: Digest | None, *, usable: bool, stored: boo
     if file.size_bytes == 0:
         return Way.EMPTY
     if digest is None:
-        return Way.READ if file.size_bytes <= INLINE_BYTES else Way.STAGE
+        return Way.READ if file.size_bytes <= INLINE_BYTES else Way.LEARN
     if usable:
         return Way.REUSE
     return Way.PROVE if stored else Way.MOVE
@@ -240,8 +240,9 @@ def way_of(file: SourceFile, digest: Digest | None, *, usable: bool, stored: boo
 def assign(sizes: Mapping[str, int], movers: int, *, portable: bool) -> dict[str, tuple[int, ...]]:
     """Assign files to movers: which movers may take runs of which file.
 
-    All runs of a file go to one mover when there are enough files (twice as many as movers) or when the hash state cannot
-    travel; else its runs go over all movers in turn. Files are dealt out by size, largest first, to the least loaded mover.
+    All runs of a file go to one mover when there are enough files (twice as many as movers) or when the hash state
+    cannot travel; else its runs go over all movers in turn. Files are dealt out largest first, each to the least
+    loaded mover.
 
     >>> assign({"a": 10, "b": 9, "c": 1, "d": 1}, 2, portable=True)
     {'a': (0,), 'b': (1,), 'c': (1,), 'd': (0,)}
