@@ -1,0 +1,271 @@
+"""Checkpoints of blobs on their way: what is stored and hashed, so that the next process goes on from there.
+
+One write-once record per run. A chain of records from run 0 on, all of one upload, is what can be resumed; a record
+that cannot be read ends the chain and is no error. Where to go on is decided here, how a run is moved is not.
+"""
+
+import dataclasses
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from aimodels_core import names
+from aimodels_core.digest import Digest
+from aimodels_core.errors import ArtifactInvalid, NotPublished
+from aimodels_jobs.objects import Objects, Upload
+from aimodels_jobs.orders import PartRecord
+
+log = logging.getLogger(__name__)
+
+UNCLAIMED_SECONDS = 7 * 24 * 3600.0
+_VERSION = 1
+_MAX_BYTES = 8 * 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """One run that is stored and hashed.
+
+    Args:
+        upload: where its parts went.
+        part_bytes: how the blob was cut; 0 when it was not said.
+        run: index of the run, from 0.
+        parts: its parts, in order.
+        state: the hash state after it; empty when there is none, as after the last run.
+        digest_hex: the whole digest, after the last run only.
+    """
+
+    upload: Upload
+    part_bytes: int
+    run: int
+    parts: tuple[PartRecord, ...]
+    state: bytes
+    digest_hex: str
+
+    def render(self) -> bytes:
+        """Render as JSON.
+
+        >>> r = Record(Upload("k", "u", 3), 3, 0, (PartRecord(1, 0, 3, "e", "0" * 16),), b"", "")
+        >>> Record.parse(r.render()) == r
+        True
+        """
+        document = {
+            "version": _VERSION,
+            "upload": {"key": self.upload.key, "id": self.upload.id, "sizeBytes": self.upload.size_bytes},
+            "partBytes": self.part_bytes,
+            "run": self.run,
+            "parts": [[p.number, p.start, p.size_bytes, p.etag, p.checksum] for p in self.parts],
+            "state": self.state.hex(),
+            "digest": self.digest_hex,
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Record":
+        """Parse what `render` made.
+
+        Raises:
+            ValueError: anything else.
+        """
+        try:
+            document = json.loads(data)
+            if document["version"] != _VERSION:
+                raise ValueError(f"version: want {_VERSION}, got {document['version']!r}")
+            upload = document["upload"]
+            parts = tuple(PartRecord(int(n), int(s), int(b), str(e), str(c)) for n, s, b, e, c in document["parts"])
+            if not parts or any(len(bytes.fromhex(p.checksum)) != 8 for p in parts):
+                raise ValueError("parts: want at least one, each with a checksum of 16 hex digits")
+            return cls(
+                Upload(str(upload["key"]), str(upload["id"]), int(upload["sizeBytes"])),
+                int(document["partBytes"]),
+                int(document["run"]),
+                parts,
+                bytes.fromhex(document["state"]),
+                str(document["digest"]),
+            )
+        except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise ValueError(f"checkpoint: want a record of version {_VERSION}, got {type(error).__name__}") from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resume:
+    """Where to go on.
+
+    Args:
+        upload: the upload to go on with; None to begin one.
+        records: parts that are stored and hashed, from the start, without a gap.
+        state: hash state after them; None at the start.
+        digest_hex: the whole digest when nothing is left but the commit; empty otherwise.
+        next_run: index of the first run that is still to do.
+        loose: parts beyond a gap that are stored; they were hashed, but their state is of no use.
+    """
+
+    upload: Upload | None
+    records: tuple[PartRecord, ...] = ()
+    state: bytes | None = None
+    digest_hex: str = ""
+    next_run: int = 0
+    loose: tuple[PartRecord, ...] = ()
+
+    @classmethod
+    def nothing(cls) -> "Resume":
+        """Begin at the beginning."""
+        return cls(None)
+
+
+def chain(records: Iterable[Record]) -> tuple[tuple[Record, ...], tuple[PartRecord, ...]]:
+    """Choose the longest chain of runs 0, 1, … of one upload, without a gap in bytes; and the loose parts beyond it."""
+    by_upload: dict[str, dict[int, Record]] = {}
+    for record in records:
+        by_upload.setdefault(record.upload.id, {})[record.run] = record
+    best: tuple[Record, ...] = ()
+    loose: tuple[PartRecord, ...] = ()
+    for _, runs in sorted(by_upload.items()):
+        found = _chain_of(runs)
+        if not best or _bytes(found) > _bytes(best):
+            rest = (runs[run] for run in sorted(runs) if run >= len(found))
+            best, loose = found, tuple(part for record in rest for part in record.parts)
+    return best, loose
+
+
+def _chain_of(runs: Mapping[int, Record]) -> tuple[Record, ...]:
+    found: list[Record] = []
+    at, number = 0, 1
+    while (record := runs.get(len(found))) is not None:
+        for part in record.parts:
+            if part.start != at or part.number != number or part.size_bytes <= 0:
+                return tuple(found)
+            at, number = at + part.size_bytes, number + 1
+        whole = at == record.upload.size_bytes
+        if at > record.upload.size_bytes or not (record.digest_hex if whole else record.state):
+            return tuple(found)
+        found.append(record)
+        if whole:
+            break
+    return tuple(found)
+
+
+def _bytes(records: Sequence[Record]) -> int:
+    return sum(part.size_bytes for record in records for part in record.parts)
+
+
+class Checkpoints:
+    """The checkpoints of one store.
+
+    Args:
+        objects: the store.
+        clock: Unix seconds.
+    """
+
+    def __init__(self, objects: Objects, *, clock: Callable[[], float] = time.time) -> None:
+        self._objects = objects
+        self._clock = clock
+
+    def save(
+        self,
+        digest: Digest,
+        upload: Upload,
+        run: int,
+        records: Sequence[PartRecord],
+        state: bytes | None,
+        digest_hex: str = "",
+    ) -> None:
+        """Write the record of a run; an earlier one of the same run stays, and the better one counts.
+
+        Raises:
+            StoreFull, StoreUnavailable, StoreUnsafe.
+        """
+        part_bytes = max((record.size_bytes for record in records), default=0)
+        record = Record(upload, part_bytes, run, tuple(records), state or b"", digest_hex)
+        self._objects.put(names.checkpoint(digest, f"{run:06d}-{secrets.token_hex(4)}"), record.render())
+
+    def load(self, digest: Digest, size_bytes: int, part_bytes: int) -> Resume:
+        """Find where to go on: the longest chain whose parts the store still has as recorded.
+
+        Uploads that cannot be gone on with are dropped, and so are all records when nothing is left of them.
+
+        Raises:
+            StoreUnavailable.
+        """
+        records = self._records(digest)
+        fitting = [r for r in records if _fits(r, names.blob_data(digest), size_bytes, part_bytes)]
+        while fitting:
+            runs, loose = chain(fitting)
+            upload = (runs or fitting)[0].upload
+            resume = self._verified(upload, runs, loose)
+            if resume is not None:
+                self._drop_uploads({r.upload.id: r.upload for r in records if r.upload.id != upload.id}.values())
+                return resume
+            fitting = [record for record in fitting if record.upload.id != upload.id]
+        self._drop_uploads({record.upload.id: record.upload for record in records}.values())
+        self.discard(digest)
+        return Resume.nothing()
+
+    def discard(self, digest: Digest) -> None:
+        """Remove all records of a blob; its upload is another matter."""
+        for info in list(self._objects.list(names.checkpoints_prefix(digest))):
+            self._objects.delete(info.key)
+
+    def abandon(self, digest: Digest, objects: Objects | None = None) -> None:
+        """Drop the uploads of a blob, and all its records."""
+        self._drop_uploads({r.upload.id: r.upload for r in self._records(digest)}.values(), objects)
+        self.discard(digest)
+
+    def unclaimed(self, claimed: Collection[Digest], *, older_seconds: float = UNCLAIMED_SECONDS) -> tuple[Digest, ...]:
+        """List blobs that nobody works on and whose newest record is older than that."""
+        newest: dict[str, float] = {}
+        for info in self._objects.list(names.checkpoints_prefix()):
+            digest_hex = info.key.removeprefix(names.checkpoints_prefix()).partition("/")[0]
+            newest[digest_hex] = max(newest.get(digest_hex, 0.0), info.modified)
+        limit = self._clock() - older_seconds
+        found = (_digest(digest_hex) for digest_hex, modified in newest.items() if modified < limit)
+        return tuple(digest for digest in found if digest is not None and digest not in claimed)
+
+    def _verified(self, upload: Upload, runs: Sequence[Record], loose: tuple[PartRecord, ...]) -> Resume | None:
+        recorded = (*(part for record in runs for part in record.parts), *loose)
+        try:
+            kept = self._objects.kept_parts(upload, recorded)
+        except NotPublished:
+            log.info("upload of a checkpoint is gone", extra={"key": upload.key})
+            return None
+        whole: list[Record] = []
+        for record in runs:
+            if not all(part.number in kept for part in record.parts):
+                break
+            whole.append(record)
+        records = tuple(part for record in whole for part in record.parts)
+        rest = tuple(part for part in recorded[len(records) :] if part.number in kept)
+        if not whole:
+            return Resume(upload, loose=rest)
+        return Resume(upload, records, whole[-1].state or None, whole[-1].digest_hex, len(whole), rest)
+
+    def _records(self, digest: Digest) -> list[Record]:
+        return list(self._parsed(info.key for info in list(self._objects.list(names.checkpoints_prefix(digest)))))
+
+    def _parsed(self, keys: Iterable[str]) -> Iterator[Record]:
+        for key in keys:
+            try:
+                data = self._objects.get(key, max_bytes=_MAX_BYTES)
+                if data is not None:
+                    yield Record.parse(data)
+            except (ValueError, ArtifactInvalid) as error:
+                log.warning("checkpoint not readable", extra={"key": key, "error": str(error)[:200]})
+
+    def _drop_uploads(self, uploads: Iterable[Upload], objects: Objects | None = None) -> None:
+        for upload in uploads:
+            (objects or self._objects).abort(upload)
+
+
+def _fits(record: Record, key: str, size_bytes: int, part_bytes: int) -> bool:
+    same = record.upload.key == key and record.upload.size_bytes == size_bytes
+    last = record.parts[-1].start + record.parts[-1].size_bytes == size_bytes
+    return same and all(part.size_bytes == part_bytes for part in record.parts[: -1 if last else None])
+
+
+def _digest(digest_hex: str) -> Digest | None:
+    try:
+        return Digest(digest_hex)
+    except ValueError:
+        return None
