@@ -12,6 +12,7 @@ from aimodels_core.errors import (
     AiModelsError,
     DigestMismatch,
     PlanRefused,
+    RateLimited,
     SourceDenied,
     SourceNotFound,
     SourceUnavailable,
@@ -25,6 +26,7 @@ from aimodels_jobs.sources.hub_wire import Clock, Patience
 from aimodels_jobs.sources.huggingface import HuggingFace
 from tests.support.hub.bodies import BytesBody
 from tests.support.hub.faults import Fault
+from tests.support.hub.limits import Limits
 from tests.support.hub.repository import Access, File, Repository
 from tests.support.hub.routes import On
 from tests.support.hub.server import Hub
@@ -32,6 +34,7 @@ from tests.support.hub.signing import Style
 
 WEIGHTS = bytes(range(256)) * 4000
 FILES = {"config.json": b"{}\n", "model.safetensors": WEIGHTS, "README.md": b"# name\n"}
+GRANTED = frozenset({"hf_good"})
 QUICK = Patience(attempts=3, first_pause_seconds=0.001)
 
 
@@ -277,7 +280,7 @@ def test_a_folder_of_a_url_is_refused(hub: Hub) -> None:
 
 
 def test_o13_a_gated_model_is_refused_before_anything_is_scheduled(hub: Hub) -> None:
-    hub.add(Repository("org/gated", FILES, access=Access.GATED, granted={"hf_good"}))
+    hub.add(Repository("org/gated", FILES, access=Access.GATED, granted=GRANTED))
     anonymous, other = refused(source(hub, "org/gated")), refused(source(hub, "org/gated", token="hf_other"))
 
     assert type(anonymous) is type(other) is SourceDenied
@@ -289,7 +292,7 @@ def test_o13_a_gated_model_is_refused_before_anything_is_scheduled(hub: Hub) -> 
 
 
 def test_o13_a_granted_token_opens_a_gated_model_and_stays_with_the_hub(hub: Hub) -> None:
-    hub.add(Repository("org/gated", FILES, access=Access.GATED, granted={"hf_good"}))
+    hub.add(Repository("org/gated", FILES, access=Access.GATED, granted=GRANTED))
     made = source(hub, "org/gated", token="hf_good")
 
     assert read_all(made, "model.safetensors") == WEIGHTS
@@ -301,7 +304,7 @@ def test_o13_after_a_refusal_the_same_source_may_be_asked_again(hub: Hub) -> Non
     repository = hub.add(Repository("org/gated", FILES, access=Access.GATED))
     made = source(hub, "org/gated", token="hf_good")
     refused(made)
-    hub.add(Repository("org/gated", FILES, access=Access.GATED, granted={"hf_good"}))
+    hub.add(Repository("org/gated", FILES, access=Access.GATED, granted=GRANTED))
 
     assert made.resolve().canonical == repository.id
 
@@ -319,7 +322,7 @@ def test_o13_after_a_refusal_the_same_source_may_be_asked_again(hub: Hub) -> Non
     ],
 )
 def test_o13_refusals_are_told_apart(hub: Hub, path: str, token: str, kind: type[AiModelsError], code: str) -> None:
-    hub.add(Repository("org/private", FILES, access=Access.PRIVATE, granted={"hf_good"}))
+    hub.add(Repository("org/private", FILES, access=Access.PRIVATE, granted=GRANTED))
     hub.add(Repository("org/disabled", FILES, access=Access.DISABLED))
     error = refused(source(hub, path, token=token))
 
@@ -328,7 +331,7 @@ def test_o13_refusals_are_told_apart(hub: Hub, path: str, token: str, kind: type
 
 
 def test_o13_a_private_model_is_read_with_its_token(hub: Hub) -> None:
-    hub.add(Repository("org/private", FILES, access=Access.PRIVATE, granted={"hf_good"}))
+    hub.add(Repository("org/private", FILES, access=Access.PRIVATE, granted=GRANTED))
 
     assert read_all(source(hub, "org/private", token="hf_good"), "config.json") == b"{}\n"
 
@@ -492,7 +495,7 @@ def test_o12_weak_or_absent_entity_tags_are_fine(hub: Hub, kind: Fault) -> None:
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_hub_that_sends_small_files_to_its_own_cache(name: str) -> None:
     with Hub(resolve_cache=True, tokens={"hf_good": "u"}) as hub:
-        hub.add(Repository("org/name", FILES, access=Access.PRIVATE, granted={"hf_good"}))
+        hub.add(Repository("org/name", FILES, access=Access.PRIVATE, granted=GRANTED))
         made = source(hub, token="hf_good")
 
         assert read_all(made, name) == FILES[name]
@@ -516,7 +519,7 @@ def test_o04_an_empty_file_needs_no_request(hub: Hub) -> None:
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (0, 4), (3, 2), (4, 4)])
 def test_ranges_outside_the_file_are_refused(hub: Hub, start: int, stop: int) -> None:
     made = source(hub)
-    with pytest.raises(ValueError, match="config.json"):
+    with pytest.raises(ValueError, match=r"config\.json"):
         made.read(file_of(made, "config.json"), start, stop)
 
 
@@ -625,6 +628,57 @@ def test_o06_a_passing_refusal_is_tried_again(hub: Hub, status: int, on: On) -> 
     clock = Clock(jitter=lambda: 0.0)
 
     assert read_all(source(hub, clock=clock), "model.safetensors") == WEIGHTS
+
+
+@pytest.mark.parametrize("retry_after", ["7", None])
+def test_o06_four_imports_under_a_strict_limit_all_finish(hub: Hub, retry_after: str | None) -> None:
+    contents = {f"f{number:02}.json": b"%d" % number for number in range(60)}
+    hub.add(Repository("org/many", dict(contents)))
+    hub.fault(Fault.STATUS, on=On.INFO, status=429, retry_after=retry_after, every=3)
+    hub.fault(Fault.STATUS, on=On.RESOLVE, status=429, retry_after=retry_after, every=3)
+    slept: list[float] = []
+    clock = Clock(sleep=slept.append)
+
+    def run(_: int) -> dict[str, bytes]:
+        made = source(hub, "org/many", clock=clock)
+        return {file.path: made.read(file, 0, file.size_bytes) for file in made.resolve().files}
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, range(4))) == [contents] * 4
+    assert min(slept) >= (7 if retry_after else 2)
+
+
+def test_o06_a_window_that_is_used_up_is_waited_for_by_the_hubs_own_header() -> None:
+    now = [1_750_000_000.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = Clock(now=lambda: now[0], monotonic=lambda: now[0], sleep=sleep, jitter=lambda: 0.0)
+    with Hub(clock=lambda: now[0], limits=Limits(resolvers=10)) as hub:
+        contents = {f"f{number:02}.json": b"%d" % number for number in range(35)}
+        hub.add(Repository("org/many", dict(contents)))
+        made = source(hub, "org/many", clock=clock)
+        found = {file.path: made.read(file, 0, file.size_bytes) for file in made.resolve().files}
+
+    assert found == contents
+    assert 900 <= now[0] - 1_750_000_000 <= 910
+    assert len(hub.log.select(on=On.RESOLVE, status=429)) == 3
+
+
+class ClosedGate(OpenGate):
+    """Refuses, as the governor does when the wait would be too long."""
+
+    def wait(self, host: str, kind: str, identity: str) -> None:
+        raise RateLimited(f"{host}: {kind} requests are used up", retry_after_seconds=240)
+
+
+def test_a_refusal_of_the_gate_reaches_the_caller_and_no_request_is_made(hub: Hub) -> None:
+    error = refused(source(hub, gate=ClosedGate()))
+
+    assert isinstance(error, RateLimited)
+    assert error.retry_after_seconds == 240
+    assert len(hub.log) == 0
 
 
 def test_a_refused_range_is_not_asked_for_ever(hub: Hub) -> None:

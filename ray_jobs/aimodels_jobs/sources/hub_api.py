@@ -10,6 +10,7 @@ import contextvars
 import dataclasses
 import functools
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ MAX_FILES = 100_000
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_FACT_CHARACTERS = 200
 
+_installing = threading.Lock()
 _asking: contextvars.ContextVar[Callable[[str], Answer] | None] = contextvars.ContextVar("_asking", default=None)
 
 
@@ -187,13 +189,19 @@ def _foreign() -> tuple[type[Exception], ...]:
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    wrong = (KeyError, TypeError, ValueError, AttributeError, IndexError, json.JSONDecodeError, RecursionError)
+    wrong = (KeyError, TypeError, ValueError, AttributeError, IndexError, json.JSONDecodeError, RuntimeError)
     return (HfHubHTTPError, HFValidationError, httpx2.HTTPError, httpx2.InvalidURL, *wrong)
 
 
-@functools.cache
 def _install() -> None:
-    """Give the library's one client our transport. Calls from elsewhere in the process still go out as they would."""
+    """Give the library's one client our transport, once: replacing it closes the one that is in use."""
+    with _installing:
+        _installed()
+
+
+@functools.cache
+def _installed() -> None:
+    """Put the transport in place. Calls from elsewhere in the process still go out as they would."""
     import httpx2
     from huggingface_hub import set_client_factory
 
