@@ -50,6 +50,10 @@ class Sha256(Protocol):
         """
         ...
 
+    def copy(self) -> "Sha256":
+        """Return another hash that goes on from here by itself."""
+        ...
+
     def hexdigest(self) -> str:
         """Return the digest of what was hashed so far; hashing may go on."""
         ...
@@ -124,6 +128,12 @@ class _Portable:
         _at_boundary(self.count)
         return struct.pack(">8IQ", *self._context.h, self.count)
 
+    def copy(self) -> "_Portable":
+        found = object.__new__(_Portable)
+        found._library = self._library
+        found._context = _Context.from_buffer_copy(self._context)
+        return found
+
     def hexdigest(self) -> str:
         copy = _Context.from_buffer_copy(self._context)
         out = ctypes.create_string_buffer(32)
@@ -148,6 +158,9 @@ class _Local:
     def state(self) -> bytes:
         _at_boundary(self.count)
         return self._tokens.keep(self._hash.copy(), self.count)
+
+    def copy(self) -> "_Local":
+        return _Local(self._tokens, self._hash.copy(), self.count)
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()

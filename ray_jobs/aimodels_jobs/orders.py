@@ -48,7 +48,7 @@ class FilePartTicket:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DiscardTicket:
-    """The part is read and hashed only: the store has the blob, but its reader must prove that the source has it too."""
+    """The part is read and hashed only: the store has the blob, but who asks must prove that the source has it too."""
 
 
 WriteTicket = S3PartTicket | FilePartTicket | DiscardTicket
