@@ -31,6 +31,7 @@ from aimodels_core.ranges import NO_HOOKS, Hooks, Want
 __all__ = ["Blobs", "Difference", "DifferenceKind", "Hooks", "Pulled", "Tuning", "pull", "verify_folder"]
 
 _PLACE_ATTEMPTS = 5
+_EMPTY = Digest.of(b"")
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +147,8 @@ def checked(data: bytes, digest: Digest) -> oci.Manifest:
             raise ArtifactInvalid(f"{layer.path}: want a layer that is a plain file, got {layer.media_type[:120]!r}")
         if sizes.setdefault(layer.digest, layer.size_bytes) != layer.size_bytes:
             raise ArtifactInvalid(f"{layer.path}: want one size per digest, got two")
+        if (layer.size_bytes == 0) != (layer.digest == _EMPTY):
+            raise ArtifactInvalid(f"{layer.path}: want the digest of no bytes for size 0 only, got {layer.digest}")
     return manifest
 
 
@@ -185,12 +188,9 @@ def _fill(
     layers = {layer.digest: layer.size_bytes for layer in manifest.layers}
     with folders.disk_errors(work.root):
         present = leftovers.adopt(target, work, layers)
-        if Digest.of(b"") in layers and Digest.of(b"") not in present:
-            folders.write_file(work.blobs / Digest.of(b"").hex, b"")
+        if layers.get(_EMPTY) == 0 and _EMPTY not in present:
+            folders.write_file(work.blobs / _EMPTY.hex, b"")
         _check_room(work.root, sum(layers.values()) - sum(present.values()))
-    empty = [digest for digest, size in layers.items() if size == 0 and digest != Digest.of(b"")]
-    if empty:
-        raise DigestMismatch("an empty file", want=str(empty[0]), got=str(Digest.of(b"")))
     wants = [
         Want(digest, size, *leftovers.resume_point(work, digest, size))
         for digest, size in layers.items()
