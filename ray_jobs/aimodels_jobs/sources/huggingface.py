@@ -9,6 +9,7 @@ URLs are parsed in `hub_url`, the API is asked in `hub_api`, answers are judged 
 
 import threading
 import urllib.parse
+import weakref
 from collections.abc import Mapping
 
 from aimodels_core import hosts
@@ -50,8 +51,8 @@ class HuggingFace:
     def __init__(
         self,
         reference: HubReference,
-        *,
         settings: HubSettings,
+        *,
         gate: Gate,
         transport: Transport | None = None,
         patience: Patience = _PATIENCE,
@@ -72,6 +73,8 @@ class HuggingFace:
         self._clock = clock
         self._rules = hub_settings.host_rules(reference.endpoint, settings)
         made = transport or Transport(self._rules, ca_file=settings.ca_file)
+        if transport is None:
+            weakref.finalize(self, made.close)  # sources are many and short-lived, and nobody must remember to close
         self._wire = HubWire(
             reference.endpoint, token=settings.token, transport=made, gate=gate, patience=patience, clock=clock
         )
