@@ -5,6 +5,7 @@ import functools
 import http.client
 import select
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,9 @@ _IDLE_PER_ORIGIN = 8
 _IDLE_ORIGINS = 16
 _IDLE_SECONDS = 20.0
 
+# Connections by origin, each with the time when it became idle.
+_Idle = dict[Origin, list[tuple[float, http.client.HTTPConnection]]]
+
 
 class Connections:
     """Idle connections by origin. Safe from several threads."""
@@ -24,7 +28,8 @@ class Connections:
     def __init__(self, connect: Callable[[Origin], http.client.HTTPConnection], *, clock: Callable[[], float]) -> None:
         self._connect, self._clock = connect, clock
         self._lock = threading.Lock()
-        self._idle: dict[Origin, list[tuple[float, http.client.HTTPConnection]]] = {}
+        self._idle: _Idle = {}
+        weakref.finalize(self, _close_all, self._idle)
 
     def exchange(self, request: Request, limits: Limits) -> Answer:
         """Send `request` and read its answer; a kept connection that turns out dead is replaced once.
@@ -98,10 +103,13 @@ class Connections:
     def close(self) -> None:
         """Close all idle connections."""
         with self._lock:
-            idle, self._idle = self._idle, {}
-        for waiting in idle.values():
-            for _, connection in waiting:
-                connection.close()
+            _close_all(self._idle)
+
+
+def _close_all(idle: _Idle) -> None:
+    while idle:
+        for _, connection in idle.popitem()[1]:
+            connection.close()
 
 
 class _Stale(Exception):

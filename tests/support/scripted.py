@@ -86,8 +86,18 @@ def serve(answer: Callable[[Call], Reply], *, context: ssl.SSLContext | None = N
 
         def setup(self) -> None:
             if context is not None:
-                self.request = context.wrap_socket(self.request, server_side=True)
+                self.request = context.wrap_socket(self.request, server_side=True, do_handshake_on_connect=False)
+                try:
+                    self.request.do_handshake()
+                except OSError:
+                    self.request.close()
+                    raise
             super().setup()
+
+        def finish(self) -> None:
+            super().finish()
+            if context is not None:
+                self.request.close()
 
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
