@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec
 
 from aimodels_core.digest import Digest
-from aimodels_core.errors import DigestMismatch, NotPublished, StoreUnavailable
+from aimodels_core.errors import AiModelsError, DigestMismatch, NotPublished, StoreUnavailable
 from aimodels_core.source import ReadTicket, Source
 from aimodels_jobs import plan
 from aimodels_jobs.checkpoints import Checkpoints, Resume
@@ -42,6 +42,7 @@ class Tools:
     dispatcher: Dispatcher
     threads: Threads
     patience: Patience
+    check_writer: Callable[[], None]
 
 
 class BlobMove:
@@ -118,7 +119,7 @@ class BlobMove:
                 records, got = await self._pass()
                 if got == self._digest.hex:
                     return await self._commit(records)
-                error = DigestMismatch(self.path, want=str(self._digest), got=f"sha256:{got}")
+                error: AiModelsError = DigestMismatch(self.path, want=str(self._digest), got=f"sha256:{got}")
             except (NotPublished, StoreUnavailable) as caught:
                 if caught.code not in ("UploadGone", "PartsDiffer"):
                     raise
@@ -180,6 +181,7 @@ class BlobMove:
     async def _commit(self, records: Sequence[PartRecord]) -> None:
         """Link first: a link without its blob is harmless, a blob without its link would be proved again."""
         store, upload = self._tools.store, self._upload
+        await self._tools.threads.run(self._tools.check_writer)
         for repository in self._repositories:
             await self._tools.threads.run(store.link, repository, self._digest)
         if upload is None:

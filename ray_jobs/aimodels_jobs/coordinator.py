@@ -12,7 +12,7 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from aimodels_core.errors import AiModelsError, SourceDenied, TransientError, UsageError
 from aimodels_core.messages import PublicationState, Published, Snapshot, Stage, Trouble, Want
@@ -22,7 +22,8 @@ from aimodels_jobs.dispatch import Dispatcher
 from aimodels_jobs.executor import Executor
 from aimodels_jobs.governor import Connections, RateGate
 from aimodels_jobs.progress import Meter
-from aimodels_jobs.publication import Publication, Workshop
+from aimodels_jobs.publication import Publication
+from aimodels_jobs.workshop import Workshop
 from aimodels_jobs.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -233,6 +234,7 @@ class Coordinator:
     async def collect(self, *, now: bool) -> Collected:
         """Delete blobs that no manifest names and no publication uses."""
         await self._writing.wait()
+        await self._workshop.threads.run(self._workshop.check_writer)
         return await self._workshop.threads.run(self._collector.collect, self._workshop.in_use(), now=now)
 
     async def ended(self, uid: str) -> PublicationState:
@@ -259,8 +261,8 @@ class Coordinator:
             self._version += 1
             self._changed.notify_all()
 
-    async def _show(self, job: _Job, **changes: object) -> None:
-        job.state = dataclasses.replace(job.state, **changes)  # type: ignore[arg-type] - names are checked by replace
+    async def _show(self, job: _Job, **changes: Any) -> None:
+        job.state = dataclasses.replace(job.state, **changes)
         await self._bump()
 
     async def _tick(self) -> None:
@@ -334,7 +336,7 @@ class Coordinator:
                 await job.again.wait()
 
 
-def _counters(meter: Meter) -> dict[str, object]:
+def _counters(meter: Meter) -> dict[str, Any]:
     rate = meter.rate()
     return {
         "bytes_total": meter.bytes_total,

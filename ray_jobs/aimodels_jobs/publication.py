@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from aimodels_core import modelpack, oci
+from aimodels_core import modelpack, names, oci
 from aimodels_core.digest import Digest, GitDigest
 from aimodels_core.errors import ArtifactInvalid, DigestMismatch
 from aimodels_core.messages import Published, Stage, Want
@@ -181,13 +181,15 @@ class Publication:
         """
         if file.path in self._small:
             return self._small[file.path]
+        got = ""
         for _ in range(2):
             data = await self._workshop.threads.run(self._source.read, file, 0, file.size_bytes)
             self._meter.add_transferred(len(data))
-            if file.git_digest is None or GitDigest.of(data) == file.git_digest:
+            got = str(GitDigest.of(data))
+            if file.git_digest is None or got == str(file.git_digest):
                 self._small[file.path] = data
                 return data
-        raise DigestMismatch(file.path, want=str(file.git_digest), got=str(GitDigest.of(data)))
+        raise DigestMismatch(file.path, want=str(file.git_digest), got=got)
 
     async def _move(self, found: Survey) -> dict[str, Digest]:
         """Bring every blob into the store; returns the digest of each path."""
@@ -228,7 +230,8 @@ class Publication:
             stop = min(start + _LEARN_BYTES, file.size_bytes)
             data = await self._workshop.threads.run(self._source.read, file, start, stop)
             self._meter.add_transferred(len(data))
-            await self._workshop.threads.run(lambda d=data: (sha256.update(d), git.update(d)))
+            await self._workshop.threads.run(sha256.update, data)
+            await self._workshop.threads.run(git.update, data)
         if file.git_digest is not None and git.hexdigest() != file.git_digest.hex:
             raise DigestMismatch(file.path, want=str(file.git_digest), got=f"git-sha1:{git.hexdigest()}")
         return Digest(sha256.hexdigest())
@@ -254,7 +257,14 @@ class Publication:
         sizes = {row.file.path: row.file.size_bytes for row in ordered}
         allowed = plan.assign(sizes, len(dispatcher.slots), portable=dispatcher.portable)
         workshop = self._workshop
-        tools = Tools(workshop.store, workshop.checkpoints, dispatcher, workshop.threads, workshop.patience)
+        tools = Tools(
+            store=workshop.store,
+            checkpoints=workshop.checkpoints,
+            dispatcher=dispatcher,
+            threads=workshop.threads,
+            patience=workshop.patience,
+            check_writer=workshop.check_writer,
+        )
         moves = [self._move_one(row, links, tools, allowed[row.file.path]) for row in ordered]
         await _all(moves, at_once=_BLOBS_AT_ONCE)
 
@@ -286,7 +296,10 @@ class Publication:
         store, threads, scope = self._workshop.store, self._workshop.threads, self._want.scope
 
         def write() -> None:
+            self._workshop.check_writer()
             store.link(scope, store.put_blob(artifact.config))
+            if names.is_mapped(self._want.uid):
+                store.objects.put(names.name_record(self._want.uid), self._want.name.encode())
             store.put_manifest(scope, self._want.uid, artifact.manifest)
             read = store.read_manifest(scope, store.resolve_tag(scope, self._want.uid))
             if read != artifact.manifest:

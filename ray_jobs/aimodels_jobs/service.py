@@ -10,13 +10,14 @@
 Every other path wants `Authorization: Bearer <token>`.
 """
 
+import dataclasses
 import hmac
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from aimodels_core.errors import AiModelsError, UsageError
 from aimodels_core.messages import MAX_WANT_BYTES, Snapshot, Want
@@ -28,8 +29,6 @@ MAX_WAIT_SECONDS = 60.0
 _UID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}")
 _SCOPE = re.compile(r"[a-z0-9][a-z0-9/-]{0,127}")
 _OPEN = frozenset({"/healthz", "/metrics"})
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def application(coordinator: Coordinator, token: str) -> web.Application:
@@ -52,7 +51,7 @@ def application(coordinator: Coordinator, token: str) -> web.Application:
     return app
 
 
-def _guard(token: str) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def _guard(token: str) -> Middleware:
     wanted = f"Bearer {token}".encode()
 
     @web.middleware
@@ -113,7 +112,7 @@ class _Api:
         now = body.get("now", False) if isinstance(body, dict) else None
         if not isinstance(now, bool):
             raise UsageError('collect: want {"now": true} or {"now": false}')
-        return web.json_response((await self._coordinator.collect(now=now)).to_raw())
+        return web.json_response(dataclasses.asdict(await self._coordinator.collect(now=now)))
 
     async def health(self, _: web.Request) -> web.Response:
         snapshot = self._coordinator.snapshot()

@@ -4,7 +4,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from aimodels_core.digest import Digest
 from aimodels_jobs.checkpoints import Checkpoints
@@ -46,6 +46,7 @@ class Workshop:
         threads: for blocking calls.
         patience: of runs.
         pickle: whether torch weights may be published.
+        check_writer: raises WriterBusy when this process has lost the right to write.
         locks: per blob.
         used: blobs that a publication counts on, though no tag names them yet.
     """
@@ -55,6 +56,7 @@ class Workshop:
     threads: Threads
     patience: Patience = dataclasses.field(default_factory=Patience)
     pickle: Pickle = Pickle.ALLOW
+    check_writer: Callable[[], None] = lambda: None
     locks: DigestLocks = dataclasses.field(default_factory=DigestLocks)
     used: collections.Counter[Digest] = dataclasses.field(default_factory=collections.Counter)
 

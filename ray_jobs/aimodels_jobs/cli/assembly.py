@@ -26,7 +26,7 @@ from aimodels_jobs.sources.hub_settings import HubSettings
 from aimodels_jobs.sourcing import Sourcing
 from aimodels_jobs.threads import Threads
 from aimodels_jobs.workshop import Workshop
-from aimodels_jobs.writer import Writer, writer_for
+from aimodels_jobs.writer import writer_of
 
 CONNECTIONS_PER_MOVER = 16
 RAY_PAYS_FROM_BYTES = GIB
@@ -101,11 +101,11 @@ def want_of(command: Command) -> Want:
 def open_coordinator(command: Command, env: Mapping[str, str]) -> tuple[Coordinator, Movers]:
     """Make the coordinator of a `publish` command, and what starts its movers."""
     objects = open_objects(command.store, env, create=True)
-    workshop = open_workshop(command, objects)
+    writer = writer_of(objects)
+    workshop = dataclasses.replace(open_workshop(command, objects), check_writer=writer.check)
     connections = Connections(command.move.connections or CONNECTIONS_PER_MOVER * max(1, command.move.workers))
     movers = Movers(executor_for(command.move, env), connections)
     sources = Sourcing(open_hub(command.source, command.store.ca_file, env), short_forms=True)
-    writer: Writer = writer_for(objects)
     coordinator = Coordinator(workshop, writer, sources, movers, RateGate(), retry=Retry())
     return coordinator, movers
 
@@ -121,6 +121,6 @@ def executor_for(options: MoveOptions, env: Mapping[str, str]) -> Callable[[int]
         from aimodels_jobs import fleet
 
         workers = options.workers or max(2, (os.cpu_count() or 2) // 2)
-        return await fleet.attach(address, workers) if address else await fleet.local(workers)
+        return fleet.attach(address, workers) if address else fleet.local(workers)
 
     return choose

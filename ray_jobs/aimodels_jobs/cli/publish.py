@@ -105,7 +105,8 @@ async def _publish(command: Command, env: Mapping[str, str]) -> int:
     await coordinator.start()
     try:
         work = asyncio.ensure_future(_until_ended(coordinator, command, progress))
-        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [work, stop]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)

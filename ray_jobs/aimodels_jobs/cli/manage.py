@@ -1,0 +1,210 @@
+"""The commands that need no movers: ls, pull, verify, rm, gc, doctor."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aimodels_core import folders, modelpack, names, oci
+from aimodels_core import pull as pulling
+from aimodels_core.errors import AiModelsError, NotPublished, UsageError
+from aimodels_core.units import human_bytes
+from aimodels_jobs import midstate
+from aimodels_jobs.cli import assembly, display
+from aimodels_jobs.cli.arguments import Command
+from aimodels_jobs.collection import Collector
+from aimodels_jobs.layout import Store
+from aimodels_jobs.objects import Objects
+from aimodels_jobs.storeblobs import StoreBlobs, manifest_of, sizes, verify_blobs
+from aimodels_jobs.writer import writer_of
+
+EXIT_DIFFERENT = 3
+_WRITER_WAIT_SECONDS = 30.0
+_PACKAGES = ("ai-models", "ray", "boto3", "huggingface_hub", "pyarrow")
+
+Env = Mapping[str, str]
+
+
+def _store(command: Command, env: Env) -> Store:
+    return Store(assembly.open_objects(command.store, env, create=False))
+
+
+@contextlib.contextmanager
+def _writing(objects: Objects) -> Iterator[None]:
+    """Hold the right to write meanwhile."""
+    writer = writer_of(objects)
+    writer.acquire(_WRITER_WAIT_SECONDS)
+    try:
+        yield
+    finally:
+        writer.release()
+
+
+def _name(store: Store, tag: str) -> str:
+    """Find the name that a person gave to a tag."""
+    if not names.is_mapped(tag):
+        return tag
+    data = store.objects.get(names.name_record(tag), max_bytes=4 * names.MAX_NAME_CHARS)
+    return data.decode("utf-8", "replace") if data else tag
+
+
+def ls(command: Command, env: Env) -> int:
+    """List the models of the store."""
+    found = []
+    with contextlib.suppress(NotPublished):
+        store = _store(command, env)
+        for tag in store.tagged(names.LOCAL):
+            digest, manifest = manifest_of(store, names.LOCAL, tag)
+            config = json.loads(store.read_blob(manifest.config.digest, max_bytes=modelpack.MAX_CONFIG_BYTES))
+            found.append((_name(store, tag), digest, manifest, config.get("config", {})))
+    if command.json:
+        models = [
+            {"name": name, "digest": str(digest), "sizeBytes": manifest.size_bytes, "files": len(manifest.layers)}
+            | config
+            for name, digest, manifest, config in found
+        ]
+        display.out_json({"models": models, "sizeBytes": sizes(manifest for _, _, manifest, _ in found)})
+        return 0
+    rows = [
+        (name, human_bytes(manifest.size_bytes), config.get("format", ""), config.get("paramSize", ""), str(digest))
+        for name, digest, manifest, config in found
+    ]
+    display.table(("NAME", "SIZE", "FORMAT", "PARAMETERS", "DIGEST"), rows)
+    return 0
+
+
+def pull(command: Command, env: Env) -> int:
+    """Write a model into a folder."""
+    if command.directory is None:
+        raise UsageError("pull: want --to DIR")
+    store = _store(command, env)
+    digest, _ = manifest_of(store, names.LOCAL, names.model_tag(command.model))
+    done = pulling.pull(StoreBlobs(store, names.LOCAL), digest, command.directory)
+    if command.json:
+        raw = dataclasses.asdict(done)
+        display.out_json(
+            {"name": command.model, **{_camel(key): value for key, value in raw.items()}, "digest": str(digest)}
+        )
+        return 0
+    display.out(f"{command.directory}: {done.files} files, {human_bytes(done.bytes_total)} in {done.seconds:.1f} s")
+    return 0
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def verify(command: Command, env: Env) -> int:
+    """Compare a model in the store, or a folder, with its digests."""
+    if bool(command.model) == bool(command.directory):
+        raise UsageError("verify: want either NAME or --dir DIR")
+    subject = command.model or str(command.directory)
+    faults = _folder_faults(command.directory) if command.directory else _store_faults(command, env)
+    if command.json:
+        display.out_json({"subject": subject, "same": not faults, "differences": faults})
+    elif faults:
+        display.table(("FILE", "WANT", "GOT"), [(f["path"], f["want"], f["got"]) for f in faults])
+    else:
+        display.out(f"{subject}: every byte is as published")
+    return EXIT_DIFFERENT if faults else 0
+
+
+def _store_faults(command: Command, env: Env) -> list[dict[str, str]]:
+    store = _store(command, env)
+    _, manifest = manifest_of(store, names.LOCAL, names.model_tag(command.model))
+    return [dataclasses.asdict(fault) for fault in verify_blobs(store, names.LOCAL, manifest)]
+
+
+def _folder_faults(folder: Path) -> list[dict[str, str]]:
+    """Compare a pulled folder with the manifest that lies in it."""
+    try:
+        with (folder / folders.MARKER).open("rb") as file:
+            data = file.read(oci.MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{folder}: want a folder made by pull: {error.strerror}") from error
+    differences = pulling.verify_folder(oci.parse_manifest(data), folder)
+    return [
+        {"path": item.path, "want": item.want or item.kind.value, "got": item.got or item.kind.value}
+        for item in differences
+    ]
+
+
+def remove(command: Command, env: Env) -> int:
+    """Remove a model; its blobs go with the next gc."""
+    store = _store(command, env)
+    tag = names.model_tag(command.model)
+    store.resolve_tag(names.LOCAL, tag)
+    with _writing(store.objects):
+        store.remove(names.LOCAL, tag)
+        if names.is_mapped(tag):
+            store.objects.delete(names.name_record(tag))
+    if command.json:
+        display.out_json({"name": command.model, "removed": True})
+    else:
+        display.out(f"{command.model}: removed; its space is freed by: ai-models gc")
+    return 0
+
+
+def gc(command: Command, env: Env) -> int:
+    """Delete blobs that no model uses."""
+    store = _store(command, env)
+    with _writing(store.objects):
+        freed = Collector(store).collect(frozenset(), now=True)
+    if command.json:
+        display.out_json({_camel(key): value for key, value in dataclasses.asdict(freed).items()})
+    else:
+        display.out(f"{freed.blobs} blobs deleted, {human_bytes(freed.size_bytes)} freed")
+    return 0
+
+
+def doctor(command: Command, env: Env) -> int:
+    """Examine the store and this installation."""
+    backend = midstate.backend()
+    rows = [("python", "ok", f"{platform.python_version()} on {platform.platform()}")]
+    rows += [(name, *_version(name)) for name in _PACKAGES]
+    rows.append(("hash backend", "ok", f"{backend}" + ("" if backend == "libcrypto" else ": one mover per file")))
+    fatal = False
+    try:
+        objects = assembly.open_objects(command.store, env, create=False)
+        rows.append(("store", "ok", objects.description))
+        holder = writer_of(objects).holder
+        rows.append(("writer", "ok", holder or "nobody writes"))
+        for finding in objects.probe():
+            fatal = fatal or (finding.fatal and not finding.passed)
+            rows.append(
+                (finding.name, "ok" if finding.passed else "FAILED" if finding.fatal else "warning", finding.detail)
+            )
+    except NotPublished as error:
+        rows.append(("store", "ok", f"{error.message}; the first publication makes it"))
+    except AiModelsError as error:
+        fatal = True
+        rows.append(("store", "FAILED", error.message))
+    if command.json:
+        display.out_json(
+            {"healthy": not fatal, "checks": [dict(zip(("name", "result", "detail"), r, strict=True)) for r in rows]}
+        )
+    else:
+        display.table(("CHECK", "RESULT", "DETAIL"), rows)
+    return 1 if fatal else 0
+
+
+def _version(package: str) -> tuple[str, str]:
+    try:
+        return "ok", importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent", "not installed; install the extra `jobs` for it"
+
+
+COMMANDS: Mapping[str, Callable[[Command, Any], int]] = {
+    "ls": ls,
+    "pull": pull,
+    "verify": verify,
+    "rm": remove,
+    "gc": gc,
+    "doctor": doctor,
+}
