@@ -24,6 +24,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _USABLE = frozenset({200, 206, 408, 425, 429, 500, 502, 503, 504, *_REDIRECTS})
 _RETRIED = frozenset({408, 425})
 _FINAL = frozenset({"AddressRefused", "TlsFailed", "ForeignRedirect", "RedirectLoop"})
+_UNSAID_SECONDS = 1.0
 _ASKED_TO_WAIT = "TooManyRequests"
 _MAX_REDIRECTS = 5
 _SMALL_BYTES = 64 * 1024
@@ -65,7 +66,10 @@ class Clock:
 
 
 class Tries:
-    """The tries of one thing: pauses between them, or raises what ended the last when the budget is spent."""
+    """The tries of one thing: pauses between them, or raises what ended the last when the budget is spent.
+
+    Waits that a host asked for are kept by the gate and by `HubWire`, for all callers together; here they are counted.
+    """
 
     def __init__(self, patience: Patience, clock: Clock) -> None:
         self._patience, self._clock = patience, clock
@@ -80,7 +84,7 @@ class Tries:
             TransientError: `error` itself, when there is no next try.
         """
         if isinstance(error, RateLimited):
-            self._wait(error)
+            self._count(error)
             return
         self._failed += 1
         pause = self._patience.first_pause_seconds * 2.0 ** (self._failed - 1) * (0.5 + self._clock.jitter() / 2)
@@ -90,15 +94,13 @@ class Tries:
             raise error
         self._clock.sleep(pause)
 
-    def _wait(self, error: RateLimited) -> None:
+    def _count(self, error: RateLimited) -> None:
+        """Count a wait that was asked for; the next request to that host keeps it."""
         if error.code != _ASKED_TO_WAIT:
             raise error  # the gate said that the wait is too long; it knows of everybody's requests
-        asked = error.retry_after_seconds
-        pause = (2.0 if asked is None else asked) + self._clock.jitter()
-        if self._waited_seconds + pause > self._patience.waits_seconds:
+        self._waited_seconds += _asked_seconds(error)
+        if self._waited_seconds > self._patience.waits_seconds:
             raise error
-        self._waited_seconds += pause
-        self._clock.sleep(pause)
 
 
 class HubWire:
@@ -116,6 +118,7 @@ class HubWire:
         self._transport, self._gate = transport, gate
         self._patience, self._clock = patience, clock
         self._made: Counter[str] = Counter({API: 0, RESOLVE: 0})
+        self._not_before: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -173,11 +176,12 @@ class HubWire:
         if not self.is_own(url):
             raise SourceUnavailable(f"{redact(url)}: want the host {self.host}, got another", code="ForeignRedirect")
         self._gate.wait(self.host, kind, self._identity)
+        self._hold(self.host, kind)
         with self._lock:
             self._made[kind] += 1
         answer = self._send(url, {**(headers or {}), **dict(self.credentials())}, max_bytes)
         self._gate.learn(self.host, kind, self._identity, answer.status, answer.headers)
-        return _usable(answer)
+        return self._usable(answer, self.host, kind)
 
     def follow(self, url: str, *, kind: str, max_bytes: int) -> Answer:
         """Do as `ask`, and follow redirects that stay on the hub's own origin: renamed repositories answer so.
@@ -200,7 +204,25 @@ class HubWire:
         Raises:
             SourceUnavailable, RateLimited.
         """
-        return _usable(self._send(url, headers, max_bytes))
+        host = host_port(url)
+        self._hold(host, "")
+        return self._usable(self._send(url, headers, max_bytes), host, "")
+
+    def _hold(self, host: str, kind: str) -> None:
+        """Wait as a host asked, for whoever asks it next. A gate that has waited already leaves nothing to wait for."""
+        with self._lock:
+            pause = self._not_before.get((host, kind), 0.0) - self._clock.monotonic()
+        if pause > 0:
+            self._clock.sleep(pause + self._clock.jitter())
+
+    def _usable(self, answer: Answer, host: str, kind: str) -> Answer:
+        try:
+            return _usable(answer)
+        except RateLimited as error:
+            until = self._clock.monotonic() + _asked_seconds(error)
+            with self._lock:
+                self._not_before[host, kind] = max(until, self._not_before.get((host, kind), 0.0))
+            raise
 
     def _send(self, url: str, headers: Mapping[str, str], max_bytes: int) -> Answer:
         return self._transport.call(
@@ -235,6 +257,10 @@ def host_port(url: str) -> str:
     place = hosts.origin(url)
     host = f"[{place.host}]" if ":" in place.host else place.host
     return host if place.port == (443 if place.tls else 80) else f"{host}:{place.port}"
+
+
+def _asked_seconds(error: RateLimited) -> float:
+    return _UNSAID_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
 
 
 def _usable(answer: Answer) -> Answer:
