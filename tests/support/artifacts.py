@@ -89,5 +89,6 @@ def write_layout(root: Path, repository: str, tags: Mapping[str, Sample]) -> Non
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)

@@ -83,6 +83,7 @@ def serve(answer: Callable[[Call], Reply], *, context: ssl.SSLContext | None = N
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 30
+        disable_nagle_algorithm = True
 
         def setup(self) -> None:
             if context is not None:
