@@ -77,7 +77,7 @@ class FileBody:
 @functools.lru_cache(maxsize=16)
 def _pattern(seed: int | None) -> memoryview:
     block = bytes(_PERIOD_BYTES) if seed is None else random.Random(seed).randbytes(_PERIOD_BYTES)
-    return memoryview(block * 2)
+    return memoryview(block * 2 + block[: PIECE_BYTES - _PERIOD_BYTES])  # a piece is longer than the period
 
 
 @dataclass(frozen=True, slots=True)
