@@ -128,7 +128,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.wfile.flush()
         self.connection.close()
-        self.rfile = self.wfile = Path("/dev/null").open("r+b", buffering=0)  # type: ignore[assignment]
+        self.rfile = self.wfile = Path("/dev/null").open("r+b", buffering=0)  # type: ignore[assignment]  # noqa: SIM115 - closed by finish
 
 
 class _Source(_Handler):

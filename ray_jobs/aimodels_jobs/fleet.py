@@ -1,0 +1,291 @@
+"""Movers as Ray actors. The only module that imports Ray; nothing that must survive is kept there.
+
+The plain class is wrapped here, at the call site. An actor is never restarted by Ray: its memory would be gone and its
+state unknown, so a lost mover is killed for good, seen dead, and replaced. Every remote call has a deadline of ours.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import gc
+import itertools
+import logging
+import os
+import secrets
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, TypeVar
+
+import ray
+import ray.exceptions
+
+from aimodels_core.errors import AiModelsError, MoverLost
+from aimodels_jobs.executor import MoverHandle
+from aimodels_jobs.mover import Mover
+from aimodels_jobs.orders import HashReport, MoverFacts, MoverStatus, RunOrder, RunReport
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NAMESPACE: Final = "ai-models"
+
+ENVIRONMENT: Final = {
+    # A dead or frozen node is noticed in seconds instead of minutes.
+    "RAY_health_check_initial_delay_ms": "3000",
+    "RAY_health_check_period_ms": "2000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "5",
+    "RAY_grpc_client_keepalive_time_ms": "10000",
+    "RAY_grpc_client_keepalive_timeout_ms": "10000",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
+    "RAY_task_oom_retries": "3",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else workers would run an uploaded copy of the working folder
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""What every Ray process of ours starts with, unless its environment says otherwise."""
+
+_GROUPS: Final = {"fetch": 32, "hash": 32, "control": 4}
+"""Threads of a mover by kind of call: `control` answers at once, whatever the others do."""
+
+_OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024  # about the least that Ray takes; no payload goes through it
+_START_SECONDS: Final = 120.0
+_CONTROL_SECONDS: Final = 15.0
+_HASH_SECONDS: Final = 660.0
+_FETCH_SLACK_SECONDS: Final = 660.0
+_DEATH_SECONDS: Final = 20.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ray:
+    """Where the movers run.
+
+    Args:
+        address: of a running cluster; `local` starts one on this machine; empty for the one this process is part of.
+        cpus: of a cluster that is started here.
+    """
+
+    address: str
+    cpus: int = 0
+
+    def start(self) -> bool:
+        """Join the cluster, or start it; False when this process is part of one already. Blocks for seconds.
+
+        Raises:
+            MoverLost: code RayUnavailable.
+        """
+        if ray.is_initialized():
+            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's own, about its own
+            try:
+                ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **self._settings())
+            except Exception as error:  # whatever Ray raises: it has no tree of errors for this
+                raise MoverLost(f"ray: not started: {type(error).__name__}", code="RayUnavailable") from error
+        return True
+
+    def stop(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.shutdown()
+            gc.collect()  # Ray leaves process objects behind that complain when they go
+
+    def _settings(self) -> dict[str, Any]:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        if self.address != "local":
+            return {"address": self.address or "auto"}
+        if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            # A token of its own, in memory: Ray would write one below HOME. Its ports are open to the network.
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        return {
+            "address": "local",
+            "num_cpus": self.cpus,
+            "num_gpus": 0,
+            "include_dashboard": False,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+        }
+
+
+def local(workers: int) -> "Fleet":
+    """Run `workers` movers in a Ray of their own on this machine, ended by `close`."""
+    return Fleet(Ray("local", workers), workers)
+
+
+def attach(address: str = "", workers: int = 0, make: type[Mover] = Mover) -> "Fleet":
+    """Run movers in a running cluster; with 0 workers, one per node.
+
+    Args:
+        address: of the cluster; empty for the one this process is part of, or the one that RAY_ADDRESS names.
+        workers: how many.
+        make: the class of the movers.
+    """
+    return Fleet(Ray(address), workers, make)
+
+
+class Fleet:
+    """Mover actors; implements `executor.Executor`.
+
+    Args:
+        cluster: where.
+        workers: how many; 0 for one per node.
+        make: the class of the movers.
+    """
+
+    engine = "ray"
+
+    def __init__(self, cluster: Ray, workers: int, make: type[Mover] = Mover) -> None:
+        self._cluster = cluster
+        self._workers = workers
+        self._make = make
+        self._started_here = False
+        self._handles: list[_RayMover] = []
+        self._numbers = itertools.count(1)
+        # One thread for as long as the fleet lives: Ray's processes die with the thread that started them.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
+
+    async def movers(self) -> Sequence[MoverHandle]:
+        """See `executor.Executor`."""
+        if not self._handles:
+            self._started_here = await self._blocking(self._cluster.start)
+            count = self._workers or await self._blocking(_node_count)
+            self._handles = list(await asyncio.gather(*(self._new() for _ in range(count))))
+            log.info("movers started", extra={"movers": count, "engine": self.engine})
+        return tuple(self._handles)
+
+    async def replace(self, handle: MoverHandle) -> MoverHandle:
+        """See `executor.Executor`."""
+        found = next((index for index, known in enumerate(self._handles) if known is handle), None)
+        if found is None:
+            raise MoverLost(f"{handle.name}: not a mover of this fleet", code="UnknownMover")
+        await self._end(self._handles[found])
+        self._handles[found] = await self._new()
+        log.info("mover replaced", extra={"mover": handle.name, "successor": self._handles[found].name})
+        return self._handles[found]
+
+    async def close(self) -> None:
+        """See `executor.Executor`."""
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            await self._blocking(handle.kill)
+        if self._started_here:
+            await self._blocking(self._cluster.stop)
+            self._started_here = False
+        self._thread.shutdown(wait=False)
+
+    async def _new(self) -> "_RayMover":
+        name = f"ray-{next(self._numbers)}"
+        handle = _RayMover(name, await self._blocking(_start_actor, self._make))
+        try:
+            await handle.ready()
+        except MoverLost:
+            await self._blocking(handle.kill)
+            raise
+        return handle
+
+    async def _end(self, handle: "_RayMover") -> None:
+        """Kill a mover and see it dead: until then it may still write."""
+        deadline = time.monotonic() + _DEATH_SECONDS
+        while time.monotonic() < deadline:
+            await self._blocking(handle.kill)
+            if await handle.is_dead():
+                return
+        log.warning("mover was not seen dead", extra={"mover": handle.name})
+
+    async def _blocking(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        call = functools.partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+class _RayMover:
+    """A mover actor; implements `executor.MoverHandle`."""
+
+    def __init__(self, name: str, actor: Any) -> None:  # Ray's handles have no static type
+        self.name = name
+        self._actor = actor
+
+    async def fetch(self, order: RunOrder) -> RunReport:
+        deadline = order.part_deadline_seconds * (len(order.parts) + 1) + _FETCH_SLACK_SECONDS
+        try:
+            return await self._answer(self._remote("fetch", "fetch", order), deadline)
+        except asyncio.CancelledError:
+            self._remote("control", "drop", order.id)
+            raise
+
+    async def hash(self, run_id: str, state: bytes | None, last: bool) -> HashReport:  # noqa: FBT001 - as in Mover
+        return await self._answer(self._remote("hash", "hash", run_id, state, last), _HASH_SECONDS)
+
+    async def drop(self, run_id: str) -> None:
+        await self._answer(self._remote("control", "drop", run_id), _CONTROL_SECONDS)
+
+    async def poll(self) -> MoverStatus:
+        return await self._answer(self._remote("control", "poll"), _CONTROL_SECONDS)
+
+    async def facts(self) -> MoverFacts:
+        return await self._answer(self._remote("control", "facts"), _CONTROL_SECONDS)
+
+    async def ready(self) -> None:
+        """Wait until the actor runs.
+
+        Raises:
+            MoverLost: it does not, within two minutes.
+        """
+        await self._answer(self._remote("control", "facts"), _START_SECONDS)
+
+    def kill(self) -> None:
+        """End the actor's process at once."""
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):
+            ray.kill(self._actor, no_restart=True)
+
+    async def is_dead(self) -> bool:
+        """Ask the actor for a sign of life; only Ray's word that it died counts as death."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._remote("control", "facts")
+        except ray.exceptions.ActorDiedError:
+            return True
+        except (ray.exceptions.RayError, TimeoutError):
+            return False
+        await asyncio.sleep(0.05)
+        return False
+
+    def _remote(self, group: str, method: str, *args: object) -> Any:
+        reference: Awaitable[object] = getattr(self._actor, method).options(concurrency_group=group).remote(*args)
+        return reference
+
+    async def _answer(self, reference: Awaitable[T], deadline_seconds: float) -> T:
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                return await reference
+        except TimeoutError as error:
+            raise MoverLost(f"{self.name}: silent for {deadline_seconds:.0f} s", code="Silent") from error
+        except ray.exceptions.RayError as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: ray.exceptions.RayError) -> AiModelsError:
+        cause = getattr(error, "cause", None)
+        if isinstance(error, ray.exceptions.RayTaskError) and isinstance(cause, AiModelsError):
+            return cause
+        what = type(cause if cause is not None else error).__name__
+        return MoverLost(f"{self.name}: lost: {what}", code=what)
+
+
+def _start_actor(make: type[Mover]) -> Any:
+    options: dict[str, Any] = {
+        "num_cpus": 1,
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "scheduling_strategy": "SPREAD",
+        "concurrency_groups": _GROUPS,
+    }
+    return ray.remote(**options)(make).remote()
+
+
+def _node_count() -> int:
+    return max(1, sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1))
