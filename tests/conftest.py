@@ -6,6 +6,7 @@ Fixtures belong to the conftest of the folder that needs them, not here.
 import os
 
 import hypothesis
+import pytest
 
 # Inherited by every process that a test starts; set before anything imports Ray or botocore.
 _REMOVED = (
@@ -32,3 +33,8 @@ os.environ.update(_SET)
 # Time per example says nothing on a shared machine: the time-out of the test bounds it. A CI run repeats its examples.
 hypothesis.settings.register_profile("ai-models", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("ai-models")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `--update-golden` rewrite the frozen outputs below tests/golden; needs a line in the changelog."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite the frozen outputs below tests/golden")

@@ -151,8 +151,8 @@ def gguf_header(path: str, prefix: bytes, size_bytes: int) -> GgufHeader | NeedB
     try:
         return _header(cursor)
     except _Short as short:
-        # Doubling keeps the number of reads small; the file's own end bounds it.
-        return NeedBytes(min(max(short.total, 2 * len(prefix)), size_bytes, MAX_HEADER_BYTES))
+        # Growing fast keeps the number of reads small: vocabularies take some MiB. The file's own end bounds it.
+        return NeedBytes(min(max(short.total, 8 * len(prefix)), size_bytes, MAX_HEADER_BYTES))
 
 
 def _header(cursor: _Cursor) -> GgufHeader:
