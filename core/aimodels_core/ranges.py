@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 PART_BYTES = 16 * MIB
-_JOURNAL_BYTES = 64 * MIB
 _CHECK_SECONDS = 0.25
 
 log = logging.getLogger(__name__)
@@ -99,7 +98,7 @@ class _File:
             self.hashing = item is not None
             return item
 
-    def note(self, step_bytes: int = _JOURNAL_BYTES) -> None:
+    def note(self, step_bytes: int = 1) -> None:
         """Write down how far the hashing came; a hint for a later pull, so it need not be durable."""
         if self.position - self.noted >= step_bytes:
             self.noted = self.position
@@ -120,7 +119,7 @@ class _File:
         """Close the file; if it is unfinished, note how far it came."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
-                self.note(step_bytes=1)
+                self.note()
             self.close()
 
     def close(self) -> None:
@@ -230,7 +229,7 @@ class Fetch:
             file.position += item[1]
             self._give_back(item[0])
             with folders.disk_errors(self._folder):
-                file.note()
+                file.note(self._part_bytes)
             if file.position == file.want.size_bytes:
                 self._finish(file)
                 return

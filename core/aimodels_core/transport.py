@@ -119,24 +119,25 @@ class Transport:
             UsageError: a URL or header that cannot be sent, or a CA file that cannot be read.
         """
         request = Request(method, _checked(url, self.rules), _clean(headers), body, max_bytes, frozenset(ok), into)
-        started, attempt = self._clock(), 0
+        started, tries, attempt = self._clock(), 0, 0
         while True:
+            tries += 1
             try:
                 return self._settled(request, follow=follow)
             except TransientError as error:
                 attempt += 0 if isinstance(error, RateLimited) else 1
-                pause = self._pause(error, attempt)
+                pause = self._pause(error, tries)
                 late = self._clock() - started + pause > self.policy.budget_seconds
                 if not retry or error.code in _FINAL or attempt >= self.policy.attempts or late:
                     raise
                 log.debug("retried a request", extra={"url": redact(url), "attempt": attempt, "code": error.code})
             self._sleep(pause)
 
-    def _pause(self, error: TransientError, attempt: int) -> float:
+    def _pause(self, error: TransientError, tries: int) -> float:
         """Return the seconds to wait: what was asked for, else growing, both with jitter so that callers spread."""
         if error.retry_after_seconds is not None:
             return error.retry_after_seconds + self._jitter()
-        ceiling = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** max(0, attempt - 1))
+        ceiling = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(tries - 1, 10))
         return ceiling * (0.5 + self._jitter() / 2)
 
     def _settled(self, request: Request, *, follow: bool) -> Answer:
