@@ -125,7 +125,7 @@ class Folder:
         self._prune(path.parent)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List all objects whose key starts with `prefix`, in order of key."""
+        """List all objects whose key starts with `prefix`."""
         self._same_root()
         folder, _, _ = prefix.rpartition("/")
         start = self._path(folder) if folder else self.root

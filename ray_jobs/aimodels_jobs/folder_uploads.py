@@ -23,7 +23,7 @@ from aimodels_jobs.disk import Disk, translated
 from aimodels_jobs.objects import Upload, digest_in
 from aimodels_jobs.orders import PartRecord
 
-_SUFFIX = ".upload"
+SUFFIX = ".upload"
 _READ_BYTES = 4 * 1024 * 1024
 _LOCK_SECONDS = 2.0
 _POLL_SECONDS = 0.05
@@ -97,7 +97,7 @@ class Uploads:
         if size_bytes <= 0:
             raise ValueError(f"{key}: want an upload of at least one byte, got {size_bytes}")
         name = f"{urllib.parse.quote(key, safe='')}@{secrets.token_hex(8)}"
-        path = self._folder / f"{name}.0{_SUFFIX}"
+        path = self._folder / f"{name}.0{SUFFIX}"
         try:
             handle = self._disk.create(path)
             try:
@@ -117,7 +117,7 @@ class Uploads:
         Raises:
             NotPublished: code UploadGone.
         """
-        direct = self._folder / f"{upload.id}.0{_SUFFIX}"
+        direct = self._folder / f"{upload.id}.0{SUFFIX}"
         if direct.exists():
             return direct
         found = [path for path in self._files() if _parsed(path.name)[0] == upload.id]
@@ -226,7 +226,7 @@ class Uploads:
         if not self._locks_are_real() or not _locked_within(handle, _LOCK_SECONDS):
             return False
         name, generation = _parsed(path.name)
-        path.rename(self._folder / f"{name}.{generation + 1}{_SUFFIX}")
+        path.rename(self._folder / f"{name}.{generation + 1}{SUFFIX}")
         return True
 
     def _locks_are_real(self) -> bool:
@@ -238,14 +238,14 @@ class Uploads:
     def _files(self) -> Iterator[Path]:
         try:
             with os.scandir(self._folder) as entries:
-                names = [entry.name for entry in entries if entry.name.endswith(_SUFFIX)]
+                names = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
         except FileNotFoundError:
             return
         yield from (self._folder / name for name in names)
 
 
 def _parsed(name: str) -> tuple[str, int]:
-    upload, _, generation = name.removesuffix(_SUFFIX).rpartition(".")
+    upload, _, generation = name.removesuffix(SUFFIX).rpartition(".")
     return (upload, int(generation)) if generation.isdigit() else (name, 0)
 
 

@@ -1,11 +1,11 @@
 """A store: distribution's own layout over objects, so that any registry can serve what was written here.
 
 Blobs have one place each; a link per repository makes a blob readable there; a tag's current link is the commit point
-and is written last, after every blob was looked up again. Keys come from `aimodels_core.names`. What a blob is for, and
-how its bytes get there, does not belong here.
+and is written last, after every blob was looked up again. Keys come from `aimodels_core.names`. What a blob is for,
+and how its bytes get there, does not belong here.
 
-Nothing is remembered about what the store has. The one thing kept is when this process last asked for a digest, so that
-collection never removes what a publication has just counted on.
+Nothing is remembered about what the store has. The one thing kept is when this process last asked for a digest, so
+that collection never removes what a publication has just counted on.
 """
 
 import collections

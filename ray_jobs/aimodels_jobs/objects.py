@@ -99,7 +99,7 @@ class Objects(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List all objects whose key starts with `prefix`, in order of key, through every page."""
+        """List all objects whose key starts with `prefix`, through every page, in any order."""
         ...
 
     def copy(self, source: str, target: str) -> None:

@@ -138,8 +138,8 @@ class S3:
             self.client.wait(attempt)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List all objects whose key starts with `prefix`, in order of key, through every page."""
-        params = {"Bucket": self.settings.bucket, "Prefix": self._prefix + prefix}
+        """List all objects whose key starts with `prefix`, through every page."""
+        params = {"Bucket": self.settings.bucket, "Prefix": self._prefix + prefix, "MaxKeys": self.settings.page}
         token = ""
         while True:
             more = {"ContinuationToken": token} if token else {}
@@ -200,9 +200,10 @@ class S3:
         return frozenset(
             record.number
             for record in records
-            if (part := found.get(record.number)) is not None
-            and part.matches(record)
-            and (etags_tell or part.checksum == record.checksum)
+            if any(
+                part.matches(record) and (etags_tell or part.checksum == record.checksum)
+                for part in found.get(record.number, ())
+            )
         )
 
     def complete(self, upload: Upload, records: Sequence[PartRecord], *, recheck: bool) -> None:

@@ -69,6 +69,7 @@ class S3Settings:
         connections: size of the connection pool.
         connect_seconds: deadline of a connection.
         read_seconds: longest silence of the server.
+        page: how many entries of a listing are asked for at once.
     """
 
     bucket: str
@@ -83,6 +84,7 @@ class S3Settings:
     connections: int = 32
     connect_seconds: float = 5.0
     read_seconds: float = 60.0
+    page: int = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -45,23 +45,22 @@ def create(client: Client, name: Mapping[str, str], *, full_object: bool) -> str
     return str(answer["UploadId"])
 
 
-def parts(client: Client, name: Mapping[str, str], upload: Upload) -> dict[int, StoredPart]:
-    """List the parts of an upload, through every page.
+def parts(client: Client, name: Mapping[str, str], upload: Upload) -> dict[int, list[StoredPart]]:
+    """List the parts of an upload by number, through every page; some servers list every attempt of a part.
 
     Raises:
         NotPublished: code UploadGone.
     """
-    found: dict[int, StoredPart] = {}
-    marker = 0
+    found: dict[int, list[StoredPart]] = {}
+    marker, page_size = 0, client.settings.page
     while True:
-        params: dict[str, Any] = {**name, "UploadId": upload.id, "PartNumberMarker": marker}
+        params: dict[str, Any] = {**name, "UploadId": upload.id, "PartNumberMarker": marker, "MaxParts": page_size}
         page = client.ask(f"list parts of {upload.key}", "list_parts", params, accept=_GONE)
         if isinstance(page, Refusal):
             raise NotPublished(f"{upload.key}: the upload is gone", code="UploadGone")
         for part in page.get("Parts", ()):
-            found[part["PartNumber"]] = StoredPart(
-                part["ETag"].strip('"'), part["Size"], _hex(part.get("ChecksumCRC64NVME", ""))
-            )
+            stored = StoredPart(part["ETag"].strip('"'), part["Size"], _hex(part.get("ChecksumCRC64NVME", "")))
+            found.setdefault(part["PartNumber"], []).append(stored)
         last = max(found, default=0)
         if not page.get("IsTruncated") or last <= marker:
             return found
@@ -85,7 +84,7 @@ def complete(
         if is_there(client, name, upload, combined):
             return
         raise
-    differing = [r.number for r in records if (p := stored.get(r.number)) is None or not p.matches(r)]
+    differing = [r.number for r in records if not any(p.matches(r) for p in stored.get(r.number, ()))]
     if differing:
         raise StoreUnavailable(
             f"{upload.key}: parts {differing[:10]} are not those that were hashed", code="PartsDiffer"
@@ -154,8 +153,13 @@ def in_progress(client: Client, bucket: str, prefix: str) -> Iterator[tuple[str,
     """List uploads as (key, id, created), through every page."""
     markers: dict[str, str] = {}
     while True:
-        params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, **markers}
-        page = client.ask("list uploads", "list_multipart_uploads", params)
+        params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "MaxUploads": client.settings.page, **markers}
+        page = client.ask("list uploads", "list_multipart_uploads", params, accept=("InvalidArgument",))
+        if isinstance(page, Refusal):
+            if not markers.get("UploadIdMarker"):
+                raise StoreUnavailable(f"list uploads: {page.code}")
+            markers = {"KeyMarker": markers["KeyMarker"]}  # some servers refuse the marker that they gave themselves
+            continue
         for found in page.get("Uploads", ()):
             if found["Key"].startswith(prefix):
                 yield found["Key"], found["UploadId"], found["Initiated"].timestamp()

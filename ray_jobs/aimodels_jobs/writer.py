@@ -1,7 +1,7 @@
 """One writer per store: the right to delete, and a courtesy between processes that publish.
 
-Publication stays correct without it: what is committed was verified, and commits do not overwrite each other's blobs. Only
-deletion leans on it. A folder is held by a lock of the kernel, a bucket by lease objects (`writer_lease`).
+Publication stays correct without it: what is committed was verified, and commits do not overwrite each other's blobs.
+Only deletion leans on it. A folder is held by a lock of the kernel, a bucket by lease objects (`writer_lease`).
 """
 
 import contextlib

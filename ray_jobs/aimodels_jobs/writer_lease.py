@@ -1,10 +1,11 @@
 """The writer of a bucket: lease objects `ai-models/v1/writer/<n>`, rewritten while their holder lives.
 
-The highest number holds. `n+1` may be made, if it is free, when `n` did not change for `quiet` seconds by the taker's own
-clock; after such a takeover a writer commits and deletes nothing for another `quiet` seconds. The old holder knows itself
-to be the writer only for `quiet` seconds after the *beginning* of a beat that ended without seeing `n+1`, and it signs no
-deletion that lives longer. So when a frozen holder thaws, its clock refuses, and if it was frozen later than that, the
-server does: R + quiet is before (taken after R) + quiet. Proof in the tests: a process stopped before and after signing.
+The highest number holds. `n+1` may be made, if it is free, when `n` did not change for `quiet` seconds by the taker's
+own clock; after such a takeover a writer commits and deletes nothing for another `quiet` seconds. The old holder
+knows itself to be the writer only for `quiet` seconds after the *beginning* of a beat that ended without seeing
+`n+1`, and it signs no deletion that lives longer. So when a frozen holder thaws, its clock refuses, and if it was
+frozen later than that, the server does: R + quiet is before (taken after R) + quiet. Proof in the tests: a process
+stopped before and after signing.
 """
 
 import contextlib
@@ -75,7 +76,8 @@ class LeaseWriter:
 
     def acquire(self, budget_seconds: float) -> None:
         """Become the writer (see `writer.Writer`); returns when committing and deleting are allowed."""
-        if self._mine is not None and not self._stop.is_set():
+        with contextlib.suppress(WriterBusy):
+            self.check()
             return
         began = self._monotonic()
         deadline = began + budget_seconds
