@@ -13,10 +13,12 @@ import itertools
 import logging
 import os
 import secrets
+import socket
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 import ray
@@ -57,6 +59,7 @@ _CONTROL_SECONDS: Final = 15.0
 _HASH_SECONDS: Final = 660.0
 _FETCH_SLACK_SECONDS: Final = 660.0
 _DEATH_SECONDS: Final = 20.0
+_FORCED_SECONDS: Final = 6.0  # Ray ends a process that does not listen after 5 s (kill_worker_timeout_milliseconds)
 
 log = logging.getLogger(__name__)
 
@@ -190,11 +193,18 @@ class Fleet:
         return handle
 
     async def _end(self, handle: "_RayMover") -> None:
-        """Kill a mover and see it dead: until then it may still write."""
+        """Kill a mover and see it dead: until then it may still write.
+
+        Ray calls a killed actor dead at once; a process that does not listen is ended by its node some seconds later.
+        """
+        if await handle.is_dead():
+            return
         deadline = time.monotonic() + _DEATH_SECONDS
+        await self._blocking(handle.kill)
         while time.monotonic() < deadline:
-            await self._blocking(handle.kill)
-            if await handle.is_dead():
+            await asyncio.sleep(0.05)
+            if await handle.is_dead() and not handle.runs_here():
+                await asyncio.sleep(0.0 if handle.is_here else _FORCED_SECONDS)
                 return
         log.warning("mover was not seen dead", extra={"mover": handle.name})
 
@@ -209,6 +219,16 @@ class _RayMover:
     def __init__(self, name: str, actor: Any) -> None:  # Ray's handles have no static type
         self.name = name
         self._actor = actor
+        self._place = ("", 0)
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether the mover runs on this machine."""
+        return self._place[0] == socket.gethostname()
+
+    def runs_here(self) -> bool:
+        """Tell whether its process can still be seen on this machine."""
+        return self.is_here and _is_running(self._place[1])
 
     async def fetch(self, order: RunOrder) -> RunReport:
         deadline = order.part_deadline_seconds * (len(order.parts) + 1) + _FETCH_SLACK_SECONDS
@@ -236,7 +256,8 @@ class _RayMover:
         Raises:
             MoverLost: it does not, within two minutes.
         """
-        await self._answer(self._remote("control", "facts"), _START_SECONDS)
+        facts = await self._answer(self._remote("control", "facts"), _START_SECONDS)
+        self._place = (facts.node, facts.pid)
 
     def kill(self) -> None:
         """End the actor's process at once."""
@@ -252,7 +273,6 @@ class _RayMover:
             return True
         except (ray.exceptions.RayError, TimeoutError):
             return False
-        await asyncio.sleep(0.05)
         return False
 
     def _remote(self, group: str, method: str, *args: object) -> Any:
@@ -285,6 +305,14 @@ def _start_actor(make: type[Mover]) -> Any:
         "concurrency_groups": _GROUPS,
     }
     return ray.remote(**options)(make).remote()
+
+
+def _is_running(pid: int) -> bool:
+    """Tell whether a process of that id is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
 
 
 def _node_count() -> int:

@@ -40,23 +40,27 @@ def sink() -> Iterator[Place]:
         yield place
 
 
+@pytest.fixture(scope="module")
+def pair(ray_instance: None) -> Iterator[fleet.Fleet]:
+    """Two movers for all tests here; a test that kills one puts another in its place."""
+    made = fleet.attach(workers=2)
+    asyncio.run(_started(made))
+    yield made
+    asyncio.run(made.close())
+
+
+async def _started(executor: Executor) -> None:
+    await executor.movers()
+
+
 @pytest_asyncio.fixture(params=["inline", "ray"])
 async def executor(request: pytest.FixtureRequest) -> AsyncIterator[Executor]:
-    made: Executor
     if request.param == "ray":
-        request.getfixturevalue("ray_instance")
-        made = fleet.attach(workers=2)
+        yield request.getfixturevalue("pair")
     else:
         made = Inline()
-    yield made
-    await made.close()
-
-
-@pytest_asyncio.fixture
-async def pair(ray_instance: None) -> AsyncIterator[fleet.Fleet]:
-    made = fleet.attach(workers=2)
-    yield made
-    await made.close()
+        yield made
+        await made.close()
 
 
 def order(source: Place, sink: Place, first: int, last: int, run_id: str) -> RunOrder:
