@@ -97,7 +97,7 @@ def _by_name(name: str, size_bytes: int) -> Kind:
             return kind
     if name.endswith((".md", ".rst")) or name.startswith(("license", "licence", "notice", "copying", "use_policy")):
         return Kind.DOC
-    if name.endswith((*_EXTRA_SUFFIXES, ".sh")):
+    if name.endswith((*_EXTRA_SUFFIXES, ".sh")) or name.startswith("imatrix"):
         return Kind.EXTRA
     # A missing side file breaks a loader, an extra one costs little: small files of unknown kinds are kept.
     return Kind.SIDE if name.endswith(_KNOWN_TEXT) or size_bytes <= _MAX_UNKNOWN_BYTES else Kind.EXTRA

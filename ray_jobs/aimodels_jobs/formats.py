@@ -162,6 +162,9 @@ def _gguf(shop: _Shop) -> _Picked:
 def _diffusers(shop: _Shop) -> _Picked:
     picked = _Picked(Format.DIFFUSERS, "model_index.json")
     folders = shop.folders()
+    if shop.has(shop.choose):
+        detail = "want a variant such as fp16; one file of a pipeline is not published alone"
+        raise NoWeights(f"{shop.choose}: {detail}", code="ChoiceNotFound")
     variant = _variant(shop, folders)
     for folder, sets in folders.items():
         if not folder:
@@ -182,6 +185,8 @@ def _transformers(shop: _Shop, folders: Mapping[str, tuple[WeightSet, ...]], wha
     variant = "" if shop.has(shop.choose) else _variant(shop, folders)
     _without_adapter(shop, folders, picked)
     chosen_folder = shards.split(shop.choose)[0] if shop.has(shop.choose) else None
+    if chosen_folder is not None and chosen_folder not in folders:
+        raise NoWeights(f"{shop.choose}: want a weight file to choose, got another file", code="ChoiceNotFound")
     for folder, sets in folders.items():
         choice = shards.choose(sets, variant=variant, torch=_torch(shop, sets, folder, what))
         if folder == chosen_folder:

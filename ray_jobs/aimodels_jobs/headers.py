@@ -17,7 +17,7 @@ _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\r?\n")
 _POINTER_OID = re.compile(rb"^oid (sha256:[0-9a-f]{64})\r?$", re.MULTILINE)
 _POINTER_SIZE = re.compile(rb"^size (\d{1,20})\r?$", re.MULTILINE)
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-_WANTED = {"safetensors": ("safetensors",), "gguf": ("gguf",), "torch": ("zip", "pickle", "tar", "")}
+_WANTED = {"safetensors": ("safetensors",), "gguf": ("gguf",), "torch": ("zip", "pickle", "tar", "gzip")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

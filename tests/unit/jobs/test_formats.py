@@ -1,6 +1,7 @@
 """What is published of a listing: one format, every weight once, everything accounted for."""
 
 import json
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -296,6 +297,33 @@ def test_a_pointer_instead_of_a_config_is_recognised() -> None:
 
     with pytest.raises(UnsafeContent, match=r"LfsPointer.*size 99"):
         formats.refine(select("config.json", "model.safetensors"), {"config.json": pointer})
+
+
+@pytest.mark.parametrize(
+    ("paths", "choose"),
+    [
+        (("config.json", "model.safetensors", "README.md"), "README.md"),
+        (("config.json", "model.safetensors", "1_Pooling/config.json"), "1_Pooling/config.json"),
+        (("config.json", "model.safetensors"), "fp16"),
+        (("model_index.json", "unet/model.safetensors", "v1.safetensors"), "v1.safetensors"),
+        (("model_index.json", "unet/model.safetensors"), "fp16"),
+    ],
+)
+def test_a_choice_that_cannot_be_met_is_refused(paths: Sequence[str], choose: str) -> None:
+    with pytest.raises(NoWeights) as caught:
+        select(*paths, choose=choose)
+
+    assert caught.value.code == "ChoiceNotFound"
+    assert choose in caught.value.message
+
+
+def test_a_listing_of_twenty_thousand_files_is_decided_quickly() -> None:
+    shards = [f"model-{k:05}-of-10000.safetensors" for k in range(1, 10_001)]
+    sides = [f"voices/v{k}.json" for k in range(10_000)]
+    begun = time.process_time()
+
+    assert len(select("config.json", *shards, *sides).files) == 20_001
+    assert time.process_time() - begun < 10
 
 
 # Diffusers

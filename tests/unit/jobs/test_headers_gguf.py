@@ -125,13 +125,13 @@ def test_o27_duplicate_keys_and_tensors_are_refused() -> None:
 )
 def test_o28_counts_meant_to_exhaust_memory_are_refused_at_once(data: bytes) -> None:
     tracemalloc.start()
-    begun = time.perf_counter()
+    begun = time.process_time()
     try:
         refused(data, "CountTooLarge")
         assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 def test_o28_a_deeply_nested_array_is_refused() -> None:
@@ -214,10 +214,10 @@ def test_a_header_may_be_long_but_not_endless() -> None:
 def test_a_vocabulary_of_a_quarter_million_is_fast() -> None:
     tokens = struct.pack("<IQ", 8, 262_144) + b"".join(text(f"t{i}") for i in range(262_144))
     whole = made([ARCH, ("tokenizer.ggml.tokens", 9, tokens)])
-    begun = time.perf_counter()
+    begun = time.process_time()
 
     assert parse(whole).arrays == {"tokenizer.ggml.tokens": 262_144}
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 def test_the_tables_agree_with_those_of_llama_cpp() -> None:

@@ -144,10 +144,10 @@ def test_a_short_prefix_asks_for_exactly_the_header() -> None:
 
 def test_a_header_of_twenty_thousand_tensors_is_fast() -> None:
     whole = made({f"layers.{i}.w": tensor(8 * i, 8 * i + 8) for i in range(20_000)}, bytes(160_000))
-    begun = time.perf_counter()
+    begun = time.process_time()
 
     assert len(parse(whole).tensors) == 20_000
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"])
