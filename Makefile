@@ -70,15 +70,20 @@ perf: env real-components ## Benchmarks against their baselines; results in perf
 
 ##@ Change
 .PHONY: check
-check: env ## Lint, formatting, types, import contracts
+check: lint types contracts ## Lint, formatting, types, import contracts
+
+.PHONY: lint
+lint: env ## Lint and formatting
 	@$(STEP) "ruff check" $(CLEAN) .venv/bin/ruff check $(CODE)
 	@$(STEP) "ruff format" $(CLEAN) .venv/bin/ruff format --check $(CODE)
-	@$(MAKE) types
-	@$(STEP) "import contracts" $(CLEAN) .venv/bin/lint-imports
 
 .PHONY: types
-types: env ## Check the types
+types: env ## Types
 	@$(STEP) "mypy" $(CLEAN) .venv/bin/mypy
+
+.PHONY: contracts
+contracts: env ## Who may import whom
+	@$(STEP) "import contracts" $(CLEAN) .venv/bin/lint-imports --no-logo
 
 .PHONY: fix
 fix: env ## Format, and mend what the linter can mend

@@ -36,7 +36,7 @@ _REGISTRY_HOSTS = [
         ("repo1", "maven", "org"),
     )
 ]
-_LOCAL_PATH = re.compile(r"(?<![\w./$}-])/(?:" + "|".join(("work", "root", "Users", r"home/(?!runner)\w+")) + r")/")
+_LOCAL_PATH = re.compile(r"(?<![\w./$}-])/(?:" + "|".join(("work", "root", "Users")) + r")/")
 # Paths inside images and sandboxes of the cluster stand, and lists that tools write.
 _TEXT_EXEMPT = ("uv.lock",)
 
