@@ -132,6 +132,10 @@ class TestPartBuffer:
             data = data[stop - start :]
             part.advance(stop - start)
 
+    def fill_and_store(self, part: PartBuffer, data: bytes) -> None:
+        self.fill(part, data)
+        part.store()
+
     def read(self, part: PartBuffer, position: int, attempt: int = 0, *, seconds: float = 5.0) -> bytes | None:
         view = part.next(position, attempt, 1000, time.monotonic() + seconds)
         return bytes(view) if view is not None else None
@@ -176,7 +180,7 @@ class TestPartBuffer:
     def test_a_part_larger_than_its_memory_waits_for_the_hash(self) -> None:
         part, _ = self.make(size=10 * PAGE, blocks=2)
         data = bytes(range(256)) * 16 * 10
-        writer = started(lambda: (self.fill(part, data), part.store()))
+        writer = started(lambda: self.fill_and_store(part, data))
         out = b""
         while (piece := self.read(part, len(out))) is not None:
             out += piece
