@@ -4,6 +4,7 @@ import contextlib
 import functools
 import http.client
 import select
+import socket
 import threading
 import weakref
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class Connections:
         self._connect, self._clock = connect, clock
         self._lock = threading.Lock()
         self._idle: _Idle = {}
+        self._active: set[socket.socket] = set()
         weakref.finalize(self, _close_all, self._idle)
 
     def exchange(self, request: Request, limits: Limits) -> Answer:
@@ -53,6 +55,9 @@ class Connections:
 
     def _over(self, connection: http.client.HTTPConnection, place: Origin, request: Request, limits: Limits) -> Answer:
         limits.expect(len(request.body))
+        sock = connection.sock
+        with self._lock:
+            self._active.add(sock)
         reuse = False
         try:
             response = _send(connection, request, limits)
@@ -72,6 +77,8 @@ class Connections:
         else:
             return answer
         finally:
+            with self._lock:
+                self._active.discard(sock)
             if reuse and connection.sock is not None:
                 self._give_back(place, connection)
             else:
@@ -99,6 +106,13 @@ class Connections:
                 dropped += [old for _, old in self._idle.pop(next(iter(self._idle)))]
         for old in dropped:
             old.close()
+
+    def abort(self) -> None:
+        """End the exchanges in flight; they fail as if the other side had closed their connections."""
+        with self._lock:
+            for sock in self._active:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close all idle connections."""

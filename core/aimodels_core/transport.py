@@ -9,6 +9,7 @@ import functools
 import http.client
 import logging
 import random
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +18,7 @@ from aimodels_core import answers, hosts
 from aimodels_core.answers import Answer, Request
 from aimodels_core.connections import Connections
 from aimodels_core.dial import connect
-from aimodels_core.errors import RateLimited, SourceUnavailable, TransientError, UsageError
+from aimodels_core.errors import Cancelled, RateLimited, SourceUnavailable, TransientError, UsageError
 from aimodels_core.hosts import HostRules, redact
 
 __all__ = ["Answer", "HostRules", "Policy", "Transport", "connect", "redact"]
@@ -66,12 +67,13 @@ class Transport:
         policy: Policy = Policy(),
         ca_file: str = "",
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.rules = rules
         self.policy = policy
-        self._clock, self._sleep, self._jitter = clock, sleep, jitter
+        self._aborted = threading.Event()
+        self._clock, self._sleep, self._jitter = clock, sleep or self._aborted.wait, jitter
         self._connections = Connections(functools.partial(self._open, ca_file), clock=clock)
 
     def _open(self, ca_file: str, place: hosts.Origin) -> http.client.HTTPConnection:
@@ -117,6 +119,7 @@ class Transport:
                 Reset, ShortBody, TooLong, Encoded, BadAnswer, ForeignRedirect, RedirectLoop, UnexpectedStatus,
                 ServerError.
             UsageError: a URL or header that cannot be sent, or a CA file that cannot be read.
+            Cancelled: after `abort`.
         """
         request = Request(method, _checked(url, self.rules), _clean(headers), body, max_bytes, frozenset(ok), into)
         started, tries, attempt = self._clock(), 0, 0
@@ -125,6 +128,8 @@ class Transport:
             try:
                 return self._settled(request, follow=follow)
             except TransientError as error:
+                if self._aborted.is_set():
+                    raise Cancelled(f"{redact(url)}: cancelled") from error
                 attempt += 0 if isinstance(error, RateLimited) else 1
                 pause = self._pause(error, tries)
                 late = self._clock() - started + pause > self.policy.budget_seconds
@@ -143,6 +148,8 @@ class Transport:
     def _settled(self, request: Request, *, follow: bool) -> Answer:
         """Make one try, redirects included, and raise for answers that the caller cannot use."""
         for _ in range(self.policy.max_redirects + 1):
+            if self._aborted.is_set():
+                raise Cancelled(f"{redact(request.url)}: cancelled")
             answer = self._connections.exchange(request, self._limits(request))
             if not (follow and answer.status in _REDIRECTS and "location" in answer.headers):
                 return _usable(answer, request)
@@ -165,6 +172,11 @@ class Transport:
         if hosts.origin(request.url) != hosts.origin(target):
             kept = {name: value for name, value in kept.items() if name.lower() not in _BOUND_TO_ORIGIN}
         return dataclasses.replace(request, url=target, headers=kept)
+
+    def abort(self) -> None:
+        """End all requests with Cancelled: at once, or when a connection that is being opened is there; no later ones."""
+        self._aborted.set()
+        self._connections.abort()
 
     def close(self) -> None:
         """Close the idle connections; the transport can still be used."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aimodels_core.errors import RateLimited, SourceUnavailable, UsageError
+from aimodels_core.errors import AiModelsError, Cancelled, RateLimited, SourceUnavailable, UsageError
 from aimodels_core.transport import Answer, HostRules, Policy, Transport, connect
 from tests.support import servers
 from tests.support.certificates import certificates
@@ -250,6 +250,34 @@ def test_silence_and_trickles_end_in_time() -> None:
         assert code_of(lambda: client.call("GET", f"{server.url}/silent", max_bytes=400)) == "TimedOut"
         assert code_of(lambda: client.call("GET", f"{server.url}/trickle", max_bytes=400)) == "TimedOut"
         never.set()
+
+
+def test_an_aborted_transport_ends_its_requests_within_a_second() -> None:
+    never = threading.Event()
+    with serve(
+        lambda call: Reply(503, headers=[("Retry-After", "50")]) if call.path == "/w" else Reply(hold=never)
+    ) as server:
+        client = Transport(LOCAL)
+        ends: list[object] = []
+
+        def run(path: str) -> None:
+            try:
+                ends.append(client.call("GET", server.url + path, max_bytes=9))
+            except AiModelsError as error:
+                ends.append(error)
+
+        threads = [threading.Thread(target=run, args=(path,)) for path in ("/silent", "/w", "/silent")]
+        for thread in threads:
+            thread.start()
+        servers.wait_for(lambda: len(server.calls) == 3, "three requests")
+        client.abort()
+        for thread in threads:
+            thread.join(1)
+
+        assert [type(end) for end in ends] == [Cancelled] * 3
+        never.set()
+    with pytest.raises(Cancelled):
+        client.call("GET", "http://127.0.0.1:1/", max_bytes=9)
 
 
 def test_nobody_listening_is_a_clear_error() -> None:
