@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -324,6 +325,30 @@ def test_a_listing_of_twenty_thousand_files_is_decided_quickly() -> None:
 
     assert len(select("config.json", *shards, *sides).files) == 20_001
     assert time.process_time() - begun < 10
+
+
+DATA = Path(__file__).parents[2] / "support" / "data"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "weights"),
+    [
+        ("bge-m3", Format.PYTORCH, {"pytorch_model.bin", "colbert_linear.pt", "sparse_linear.pt"}),
+        ("gemma-3-4b-it", Format.SAFETENSORS, set(SHARDS)),
+        ("llama-70b", Format.SAFETENSORS, {f"model-{k:05}-of-00030.safetensors" for k in range(1, 31)}),
+    ],
+)
+def test_true_file_lists_are_understood(name: str, expected: Format, weights: set[str]) -> None:
+    files = json.loads((DATA / f"{name}.json").read_text())["files"]
+    if name == "llama-70b":  # its list leaves out the shards, whose sizes follow from the tensors
+        files |= dict.fromkeys(weights, 4_600_000_000)
+    found = formats.select([SourceFile(path, size_bytes) for path, size_bytes in files.items()])
+
+    assert found.format is expected
+    assert {item.path for item in found.weights} == weights
+    assert found.entry == "config.json"
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= found.paths
+    assert not [path for path in found.paths if path.startswith(("original/", "onnx/", "imgs/", "."))]
 
 
 # Diffusers

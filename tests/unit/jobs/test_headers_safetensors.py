@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import deserialize
 from safetensors.numpy import save
 
 from aimodels_core.errors import UnsafeContent
@@ -209,3 +210,30 @@ def test_o23_without_an_index_no_two_shards_may_hold_one_tensor() -> None:
 
 def test_single_files_may_share_names_of_tensors() -> None:
     check_safetensors({"a/model.safetensors": header("w"), "b/model.safetensors": header("w")}, {})
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["F32", "F16", "U8", "F4", "X"]), st.integers(0, 3)),
+        max_size=3,
+    ),
+    st.integers(-2, 2),
+    st.integers(-4, 4),
+)
+def test_what_we_accept_the_formats_own_reader_accepts(
+    entries: list[tuple[str, str, int]], shift: int, tail: int
+) -> None:
+    header: dict[str, Any] = {}
+    at = 0
+    for name, dtype, count in entries:
+        length = count * {"F32": 4, "F16": 2}.get(dtype, 1)
+        header[name] = tensor(max(at + shift, 0) if at else 0, at + length, (count,), dtype)
+        at += length
+    data = made(header, bytes(max(at + tail, 0)))
+    try:
+        parse(data)
+    except UnsafeContent:
+        return
+
+    read = deserialize(data)  # type: ignore[no-untyped-call]  # safetensors ships no types for it
+    assert {name for name, _ in read} == set(header)
