@@ -7,6 +7,7 @@ decided in `aimodels_core.pull`.
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import logging
 import mmap
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 PART_BYTES = 16 * MIB
 _CHECK_SECONDS = 0.25
+_ALIGNED = 4096
+_DIRECT_FROM_BYTES = 4 * MIB
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ def journal(folder: Path, digest: Digest) -> Path:
 class _File:
     """One blob on its way. Its lock orders the hashing; ranges are written without it."""
 
-    def __init__(self, want: Want, folder: Path) -> None:
+    def __init__(self, want: Want, folder: Path, *, direct: bool) -> None:
         self.want, self.folder = want, folder
         self.lock = threading.Lock()
         self.hasher = hashlib.sha256() if want.prefix is None else want.prefix.copy()
@@ -80,16 +83,39 @@ class _File:
         self.ready: dict[int, tuple[mmap.mmap, int]] = {}
         self.hashing = False
         self._descriptor = -1
+        self._direct = direct and want.size_bytes >= _DIRECT_FROM_BYTES
+        self._direct_descriptor = -1
 
     def write(self, view: memoryview, start: int) -> None:
         """Write a range where it belongs."""
         with self.lock:
             if self._descriptor < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if self.want.start else os.O_TRUNC)
-                self._descriptor = os.open(unfinished(self.folder, self.want.digest), flags, 0o600)
-        while view:
-            done = os.pwrite(self._descriptor, view, start)
-            view, start = view[done:], start + done
+                self._open()
+        whole = len(view) - len(view) % _ALIGNED if self._direct and start % _ALIGNED == 0 else 0
+        if whole and self._write_direct(view[:whole], start):
+            view, start = view[whole:], start + whole
+        _write_all(self._descriptor, view, start)
+
+    def _open(self) -> None:
+        path = unfinished(self.folder, self.want.digest)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags | (0 if self.want.start else os.O_TRUNC), 0o600)
+        if self._direct:
+            try:
+                self._direct_descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
+            except OSError:  # a file system that knows no such thing
+                self._direct = False
+
+    def _write_direct(self, view: memoryview, start: int) -> bool:
+        """Write past the page cache; False when the file system does not take it like that."""
+        try:
+            _write_all(self._direct_descriptor, view, start)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._direct = False
+            return False
+        return True
 
     def following(self) -> tuple[mmap.mmap, int] | None:
         """Take the next range to hash; None, and the hashing is free for another thread, when it is not there yet."""
@@ -123,9 +149,16 @@ class _File:
             self.close()
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in (self._descriptor, self._direct_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._direct_descriptor = -1
+
+
+def _write_all(descriptor: int, view: memoryview, start: int) -> None:
+    while view:
+        done = os.pwrite(descriptor, view, start)
+        view, start = view[done:], start + done
 
 
 class Fetch:
@@ -138,6 +171,7 @@ class Fetch:
         connections: ranges in flight at once.
         hooks: see `Hooks`.
         part_bytes: length of a range.
+        direct: write large files past the page cache, where the file system can.
     """
 
     def __init__(
@@ -149,10 +183,11 @@ class Fetch:
         connections: int,
         hooks: Hooks,
         part_bytes: int = PART_BYTES,
+        direct: bool = False,
     ) -> None:
         self._blobs, self._hooks, self._folder = blobs, hooks, folder
         self._connections, self._part_bytes = connections, part_bytes
-        self._files = [_File(want, folder) for want in wants]
+        self._files = [_File(want, folder, direct=direct) for want in wants]
         self._parts = self._in_order()
         self._changed = threading.Condition()
         self._free = [_buffer(part_bytes) for _ in range(min(connections + 2, sum(1 for _ in self._in_order())))]

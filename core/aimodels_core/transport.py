@@ -174,7 +174,7 @@ class Transport:
         return dataclasses.replace(request, url=target, headers=kept)
 
     def abort(self) -> None:
-        """End all requests with Cancelled: at once, or when a connection that is being opened is there; no later ones."""
+        """End all requests with Cancelled, at once or when the connection being opened is there; refuse later ones."""
         self._aborted.set()
         self._connections.abort()
 

@@ -71,6 +71,16 @@ def test_o73_files_are_readable_for_all_whatever_the_umask(target: Path) -> None
     assert {path.stat().st_mode & 0o777 for path in paths if path.is_file()} == {0o444}
 
 
+@pytest.mark.parametrize("odd_bytes", [0, 1, 4097])
+def test_large_files_written_past_the_page_cache_are_the_same(odd_bytes: int, target: Path) -> None:
+    one = sample({"model.gguf": random.Random(4).randbytes(4 * 1024 * KIB + odd_bytes), "small": b"x"})
+    tuning = pull.Tuning(connections=3, part_bytes=1024 * KIB, direct=True)
+
+    pull.pull(MemoryBlobs([one]), one.digest, target, tuning=tuning)
+
+    assert files_in(target) == one.files
+
+
 def test_several_ranges_of_one_file_are_in_flight_at_once(target: Path) -> None:
     together = threading.Barrier(4)
     one = sample({"model.gguf": os.urandom(8 * 64 * KIB)})
