@@ -104,7 +104,6 @@ class Store:
         digest = Digest.of(manifest)
         with self._asked.pinned((*blobs, digest)):
             self.put_blob(manifest)
-            self.link(repository, digest)
             self.objects.put(names.revision_link(repository, digest), str(digest).encode())
             self.objects.put(names.tag_index_link(repository, tag, digest), str(digest).encode())
             wrong = [gone for gone in self.each(lambda item: self._missing(repository, *item), blobs.items()) if gone]
