@@ -35,7 +35,7 @@ def _fill(root: Path, files: int, file_bytes: int) -> None:
     (root / "README.md").write_bytes(b"---\nlicense: mit\n---\n# generated\n")
     for number in range(1, files + 1):
         name = "model.safetensors" if files == 1 else f"model-{number:05}-of-{files:05}.safetensors"
-        body = weights.safetensors_of_size(file_bytes, seed=number)
+        body = weights.safetensors_of_size(file_bytes, seed=number, name=f"layer{number}.weight")
         with (root / name).open("wb", buffering=0) as out:
             for piece in bodies.pieces(body):
                 out.write(piece)

@@ -146,6 +146,18 @@ def tree_cpu_seconds(*roots: int) -> float:
     return total
 
 
+def children() -> frozenset[int]:
+    """Process ids of this process's own children."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, IndexError):
+                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) == os.getpid():
+                    found.add(int(name))
+    return frozenset(found)
+
+
 def machine_busy_seconds() -> float:
     """CPU seconds that all processors were busy since boot, stolen time included."""
     fields = [int(value) for value in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]

@@ -56,7 +56,7 @@ def safetensors(tensors: Sequence[Tensor], *, seed: int | None = 0, metadata: Ma
     return JoinedBody((BytesBody(safetensors_head(tensors, metadata)), data))
 
 
-def safetensors_of_size(size_bytes: int, *, seed: int | None = 0) -> Body:
+def safetensors_of_size(size_bytes: int, *, seed: int | None = 0, name: str = "weight") -> Body:
     """A valid safetensors file of exactly this size, with one tensor of bytes (at least 200 bytes in all).
 
     Raises:
@@ -65,7 +65,7 @@ def safetensors_of_size(size_bytes: int, *, seed: int | None = 0) -> Body:
     data_bytes = size_bytes - 200
     if data_bytes < 0:
         raise ValueError(f"safetensors file: want at least 200 bytes, got {size_bytes}")
-    entry = {"weight": {"dtype": "U8", "shape": [data_bytes], "data_offsets": [0, data_bytes]}}
+    entry = {name: {"dtype": "U8", "shape": [data_bytes], "data_offsets": [0, data_bytes]}}
     text = json.dumps(entry, separators=(",", ":")).encode().ljust(192)
     return JoinedBody((BytesBody(struct.pack("<Q", len(text)) + text), GeneratedBody(data_bytes, seed=seed)))
 

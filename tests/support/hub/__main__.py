@@ -46,7 +46,7 @@ def _generated(text: str) -> Repository:
     total = int(count or "1")
     for number in range(1, total + 1):
         path = "model.safetensors" if total == 1 else f"model-{number:05}-of-{total:05}.safetensors"
-        body = weights.safetensors_of_size(size_bytes(size), seed=number)
+        body = weights.safetensors_of_size(size_bytes(size), seed=number, name=f"layer{number}.weight")
         digest = f"{number:064x}" if body.size_bytes > bodies.HASHABLE_BYTES else None
         files[path] = File(path, body, lfs=True, sha256=digest)
     return Repository(name, files)
