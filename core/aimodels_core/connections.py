@@ -31,6 +31,7 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: _Idle = {}
         self._active: set[socket.socket] = set()
+        self._aborted = False
         weakref.finalize(self, _close_all, self._idle)
 
     def exchange(self, request: Request, limits: Limits) -> Answer:
@@ -55,11 +56,9 @@ class Connections:
 
     def _over(self, connection: http.client.HTTPConnection, place: Origin, request: Request, limits: Limits) -> Answer:
         limits.expect(len(request.body))
-        sock = connection.sock
-        with self._lock:
-            self._active.add(sock)
-        reuse = False
+        sock, reuse = connection.sock, False
         try:
+            self._begin(sock)
             response = _send(connection, request, limits)
             with response:
                 answer = answers.read(response, request, limits)
@@ -83,6 +82,13 @@ class Connections:
                 self._give_back(place, connection)
             else:
                 connection.close()
+
+    def _begin(self, sock: socket.socket) -> None:
+        """Note that an exchange goes on over a socket, unless all are aborted: one check for every way to get here."""
+        with self._lock:
+            if self._aborted:
+                raise _Stale
+            self._active.add(sock)
 
     def _take(self, place: Origin) -> http.client.HTTPConnection | None:
         while True:
@@ -108,8 +114,9 @@ class Connections:
             old.close()
 
     def abort(self) -> None:
-        """End the exchanges in flight; they fail as if the other side had closed their connections."""
+        """End the exchanges in flight and later ones, as if the other side had closed their connections."""
         with self._lock:
+            self._aborted = True
             for sock in self._active:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)

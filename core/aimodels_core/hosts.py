@@ -92,7 +92,8 @@ def _faces(address: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
 
 def in_networks(address: str, cidrs: tuple[str, ...]) -> bool:
     """Tell whether `address` lies in one of the networks `cidrs`."""
-    return bool(cidrs) and any(ip in network for ip in _faces(address) for network in map(ipaddress.ip_network, cidrs))
+    networks = [ipaddress.ip_network(cidr, strict=False) for cidr in cidrs]
+    return any(ip in network for ip in _faces(address) for network in networks)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

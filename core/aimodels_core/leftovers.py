@@ -215,15 +215,17 @@ def resume_point(work: Work, digest: Digest, size_bytes: int) -> tuple[int, "_Ha
 
 
 def clear(target: Path) -> None:
-    """Remove the work folders of pulls to `target` that are gone."""
+    """Remove the work folders of pulls to `target` that are gone; what cannot be removed now stays for the next."""
     others = _others(target)
     if not others:
         return
     probe = target.parent / (_prefix(target) + secrets.token_hex(8))
-    with folders.disk_errors(target.parent):
+    try:
         probe.mkdir(mode=0o700)
         beat = probe.stat().st_mtime
         probe.rmdir()
+    except OSError:
+        return
     for other in others:
         if _certainly_gone(other) or _is_stale(other, beat):
             folders.remove_tree(other)
