@@ -104,11 +104,11 @@ class Store:
         digest = Digest.of(manifest)
         with self._asked.pinned((*blobs, digest)):
             self.put_blob(manifest)
-            self.objects.put(names.revision_link(repository, digest), str(digest).encode())
-            self.objects.put(names.tag_index_link(repository, tag, digest), str(digest).encode())
             wrong = [gone for gone in self.each(lambda item: self._missing(repository, *item), blobs.items()) if gone]
             if wrong:
                 raise StoreUnavailable(f"{repository}:{tag}: {len(wrong)} blobs: {wrong[0]}", code="BlobsGone")
+            self.objects.put(names.revision_link(repository, digest), str(digest).encode())
+            self.objects.put(names.tag_index_link(repository, tag, digest), str(digest).encode())
             self.objects.put(names.tag_current_link(repository, tag), str(digest).encode())
         return digest
 
