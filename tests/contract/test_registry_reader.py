@@ -281,7 +281,7 @@ def test_a_redirect_to_a_foreign_place_is_refused() -> None:
     assert caught.value.code == "ForeignRedirect"
 
 
-def test_o40_o51_ranges_that_are_ignored_or_shifted_are_refused() -> None:
+def test_o40_ranges_that_are_ignored_or_shifted_are_refused() -> None:
     def shifted(call: Call) -> Reply | None:
         if "/blobs/" not in call.path:
             return None

@@ -280,6 +280,21 @@ def test_an_aborted_transport_ends_its_requests_within_a_second() -> None:
         client.call("GET", "http://127.0.0.1:1/", max_bytes=9)
 
 
+def test_an_abort_ends_a_request_on_a_kept_connection_too() -> None:
+    never = threading.Event()
+    with serve(lambda call: Reply() if call.path == "/quick" else Reply(hold=never)) as server:
+        client = Transport(LOCAL)
+        client.call("GET", f"{server.url}/quick", max_bytes=9)
+        timer = threading.Timer(0.2, client.abort)
+        timer.start()
+        with pytest.raises(Cancelled):
+            client.call("GET", f"{server.url}/silent", max_bytes=9)
+        timer.join()
+        never.set()
+
+        assert server.paths() == ["/quick", "/silent"]
+
+
 def test_nobody_listening_is_a_clear_error() -> None:
     client = transport()
     port = servers.free_port()
