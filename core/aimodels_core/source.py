@@ -126,6 +126,10 @@ class Source(Protocol):
         """
         ...
 
+    def abort(self) -> None:
+        """End every call under way with Cancelled within a second, and refuse later ones."""
+        ...
+
     def requests_made(self) -> Mapping[str, int]:
         """Count the requests to the source's own host so far, by class: `api` and `resolve`."""
         ...

@@ -13,8 +13,9 @@ from typing import ParamSpec
 
 from aimodels_core.digest import Digest
 from aimodels_core.errors import AiModelsError, DigestMismatch, NotPublished, StoreUnavailable
-from aimodels_core.source import ReadTicket, Source
+from aimodels_core.source import ReadTicket
 from aimodels_jobs import plan
+from aimodels_jobs.asking import Asking
 from aimodels_jobs.checkpoints import Checkpoints, Resume
 from aimodels_jobs.dispatch import Dispatcher
 from aimodels_jobs.flight import Flight, Pace, Patience
@@ -61,7 +62,7 @@ class BlobMove:
     def __init__(
         self,
         file: PlanFile,
-        source: Source,
+        source: Asking,
         repositories: Sequence[str],
         tools: Tools,
         meter: Meter,
@@ -90,8 +91,8 @@ class BlobMove:
     async def read_ticket(self, refused: ReadTicket | None) -> ReadTicket:
         """Return leave to read the file (see `flight.Errand`)."""
         if refused is not None:
-            return await self._tools.threads.run(self._source.renew, self._file.file, refused)
-        return await self._tools.threads.run(self._source.ticket, self._file.file)
+            return await self._source.renew(self._file.file, refused)
+        return await self._source.ticket(self._file.file)
 
     async def write_tickets(self, parts: Sequence[Part]) -> tuple[WriteTicket, ...]:
         """Return leave to write these parts (see `flight.Errand`)."""

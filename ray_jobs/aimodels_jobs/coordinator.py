@@ -7,6 +7,7 @@ the store and with whoever sends wants; everything here is memory. The steps of 
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import random
 import secrets
@@ -14,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from aimodels_core.errors import AiModelsError, SourceDenied, TransientError, UsageError
+from aimodels_core.errors import AiModelsError, RateLimited, SourceDenied, TransientError, UsageError, WriterBusy
 from aimodels_core.messages import PublicationState, Published, Snapshot, Stage, Trouble, Want
 from aimodels_core.source import Gate, Source
 from aimodels_jobs.collection import Collected, Collector
@@ -202,10 +203,9 @@ class Coordinator:
             if same and (job.state.stage is not Stage.FAILED or want.credential == job.want.credential):
                 self._renew(job, want)
                 return job.state
-            await self._stop(job)
-        job = _Job(want)
+        older, job = job, _Job(want)
         self._jobs[want.uid] = job
-        job.task = asyncio.get_running_loop().create_task(self._publish(job))
+        job.task = asyncio.get_running_loop().create_task(self._publish(job, older))
         await self._bump()
         return job.state
 
@@ -222,9 +222,13 @@ class Coordinator:
             await self._stop(job)
             if job.publication is not None:
                 await job.publication.abandon()
-        await self._writing.wait()
+        self._must_write()
         await self._workshop.threads.run(self._workshop.store.remove, scope, uid)
         await self._bump()
+
+    def _must_write(self) -> None:
+        if not self._writing.is_set():
+            raise WriterBusy(f"store: written by {self._writer.holder or 'nobody yet'}", retry_after_seconds=1.0)
 
     async def _stop(self, job: _Job) -> None:
         if job.task is not None:
@@ -233,7 +237,7 @@ class Coordinator:
 
     async def collect(self, *, now: bool) -> Collected:
         """Delete blobs that no manifest names and no publication uses."""
-        await self._writing.wait()
+        self._must_write()
         await self._workshop.threads.run(self._workshop.check_writer)
         return await self._workshop.threads.run(self._collector.collect, self._workshop.in_use(), now=now)
 
@@ -269,12 +273,14 @@ class Coordinator:
         """Refresh the counters of what is running."""
         while True:
             await asyncio.sleep(0.5)
-            for job in self._jobs.values():
+            for job in tuple(self._jobs.values()):
                 if job.state.stage is Stage.MOVING:
                     await self._show(job, **_counters(job.meter))
 
-    async def _publish(self, job: _Job) -> None:
-        """The retry loop of one publication."""
+    async def _publish(self, job: _Job, older: _Job | None) -> None:
+        """The retry loop of one publication; the one that it replaces ends first."""
+        if older is not None:
+            await self._stop(older)
         attempt, furthest = 0, 0
         while True:
             attempt += 1
@@ -299,7 +305,7 @@ class Coordinator:
                 return
 
     async def _attempt(self, job: _Job, attempt: int) -> Published:
-        job.meter = Meter()
+        job.meter = Meter(bytes_transferred=job.meter.bytes_transferred)
         await self._show(job, attempt=attempt, next_retry_at=None)
 
         async def shown(stage: Stage, revision: str) -> None:
@@ -308,8 +314,18 @@ class Coordinator:
 
         want = dataclasses.replace(job.want, revision=job.state.revision or job.want.revision)
         source = self._sources.open(want, self._gate)
-        job.publication = Publication(want, source, self._workshop, self._movers.get, job.meter, shown)
+        job.publication = Publication(
+            want, source, self._workshop, self._movers.get, job.meter, shown, functools.partial(self._limited, job)
+        )
         return await job.publication.run()
+
+    async def _limited(self, job: _Job, error: RateLimited | None) -> None:
+        """Show that a running publication waits for its source, and that it goes on."""
+        if error is None:
+            await self._show(job, trouble=None, next_retry_at=None)
+            return
+        trouble = Trouble(error.reason, error.code, error.message, retryable=True)
+        await self._show(job, trouble=trouble, next_retry_at=self._wall() + (error.retry_after_seconds or 0.0))
 
     async def _failed(self, job: _Job, error: AiModelsError, attempt: int) -> bool:
         """Show why, and wait for the next attempt; False when there is none."""

@@ -41,7 +41,8 @@ class RateGate:
     """Paces requests per (host, kind, identity); one refusal slows every task that shares the key.
 
     Args:
-        longest_wait_seconds: a longer wait is refused with RateLimited, so that the caller can show it.
+        longest_wait_seconds: a longer wait is refused with RateLimited, so that the caller waits where it can be shown
+            and cancelled.
         clock: monotonic seconds.
         jitter: in [0, 1).
     """
@@ -49,7 +50,7 @@ class RateGate:
     def __init__(
         self,
         *,
-        longest_wait_seconds: float = 30.0,
+        longest_wait_seconds: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -125,8 +126,8 @@ class _Host:
 class Connections:
     """Connections and bytes per second to each payload host. Not thread-safe: lives in the coordinator's loop.
 
-    A host starts at the most that is allowed; trouble halves it, at most once a second; each clean run gives one eighth of
-    a connection back.
+    A host starts at the most that is allowed; trouble halves it, at most once a second; each clean run gives one eighth
+    of a connection back.
 
     Args:
         most: connections per host, for all movers together.

@@ -21,15 +21,16 @@ class Meter:
     """Counts what a publication has moved.
 
     Args:
+        bytes_transferred: what earlier attempts moved.
         clock: monotonic seconds.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, bytes_transferred: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.started = clock()
         self.bytes_total = 0
         self.bytes_reused = 0
-        self.bytes_transferred = 0
+        self.bytes_transferred = bytes_transferred
         self._hashed = 0
         self._flights: set[InFlight] = set()
         self._samples: collections.deque[tuple[float, int]] = collections.deque()

@@ -20,6 +20,7 @@ from aimodels_core.oci import Artifact, ArtifactFile
 from aimodels_core.source import Source, SourceFile
 from aimodels_core.units import MIB
 from aimodels_jobs import contents, documents, formats, headers, known, metadata, plan
+from aimodels_jobs.asking import Asking, OnLimit
 from aimodels_jobs.blob import BlobMove, Tools
 from aimodels_jobs.dispatch import Dispatcher
 from aimodels_jobs.headers import NeedBytes
@@ -56,13 +57,21 @@ class Publication:
         get_dispatcher: starts movers when there is something to move.
         meter: counts what moves.
         show: told each stage and the revision.
+        on_limit: told while the source limits its rate.
     """
 
     def __init__(
-        self, want: Want, source: Source, workshop: Workshop, get_dispatcher: GetDispatcher, meter: Meter, show: Show
+        self,
+        want: Want,
+        source: Source,
+        workshop: Workshop,
+        get_dispatcher: GetDispatcher,
+        meter: Meter,
+        show: Show,
+        on_limit: OnLimit,
     ) -> None:
         self._want = want
-        self._source = source
+        self._source = Asking(source, workshop.threads, on_limit)
         self._workshop = workshop
         self._get_dispatcher = get_dispatcher
         self._meter = meter
@@ -77,6 +86,12 @@ class Publication:
         Raises:
             AiModelsError: why it cannot be done, now or ever.
         """
+        try:
+            return await self._steps()
+        finally:
+            self._source.abort()
+
+    async def _steps(self) -> Published:
         await self._show(Stage.RESOLVING, self._want.revision)
         found = await self._survey()
         await self._show(Stage.PLANNING, found.resolved.revision)
@@ -94,7 +109,7 @@ class Publication:
             media_type=modelpack.ARTIFACT_TYPE,
             size_bytes=artifact.size_bytes,
             kind=found.resolved.kind,
-            resolved=facts.to_status(),
+            resolved=facts.to_status(found.resolved.kind),
             notes=self._notes(found),
         )
 
@@ -149,7 +164,8 @@ class Publication:
 
     async def _document(self, row: PlanFile) -> bytes:
         if row.way is Way.READ:
-            return await self._read_small(row.file)
+            self._small[row.file.path] = await self._read_small(row.file)
+            return self._small[row.file.path]
         return await self._read(row, 0, row.file.size_bytes)
 
     async def _header(self, row: PlanFile) -> Header | None:
@@ -171,7 +187,7 @@ class Publication:
             return await self._workshop.threads.run(
                 lambda: store.read_blob(digest, start=start, stop=stop, max_bytes=stop - start)
             )
-        return await self._workshop.threads.run(self._source.read, row.file, start, stop)
+        return await self._source.read(row.file, start, stop)
 
     async def _read_small(self, file: SourceFile) -> bytes:
         """Read a whole small file and compare it with the digest that its source publishes, twice at most.
@@ -179,15 +195,12 @@ class Publication:
         Raises:
             DigestMismatch.
         """
-        if file.path in self._small:
-            return self._small[file.path]
         got = ""
         for _ in range(2):
-            data = await self._workshop.threads.run(self._source.read, file, 0, file.size_bytes)
+            data = await self._source.read(file, 0, file.size_bytes)
             self._meter.add_transferred(len(data))
             got = str(GitDigest.of(data))
             if file.git_digest is None or got == str(file.git_digest):
-                self._small[file.path] = data
                 return data
         raise DigestMismatch(file.path, want=str(file.git_digest), got=got)
 
@@ -204,13 +217,15 @@ class Publication:
         await self._link_reused(found)
         move = [row for row in found.plan.files if row.way in (Way.MOVE, Way.PROVE)]
         await self._move_large((*move, *learnt), links)
-        await self._workshop.threads.run(
-            known.save, self._workshop.store.objects, found.resolved, _pairs(found, digests)
-        )
+        if small or learn:
+            objects = self._workshop.store.objects
+            await self._workshop.threads.run(known.save, objects, found.resolved, _pairs(found, digests))
         return digests
 
     async def _store_small(self, row: PlanFile, links: Sequence[str]) -> Digest:
-        data = await self._read_small(row.file) if row.way is Way.READ else b""
+        data = self._small.pop(row.file.path, b"")
+        if row.way is Way.READ and not data:
+            data = await self._read_small(row.file)
         store = self._workshop.store
         digest = await self._workshop.threads.run(store.put_blob, data)
         for repository in links:
@@ -228,7 +243,7 @@ class Publication:
         git = hashlib.sha1(b"blob %d\0" % file.size_bytes, usedforsecurity=False)
         for start in range(0, file.size_bytes, _LEARN_BYTES):
             stop = min(start + _LEARN_BYTES, file.size_bytes)
-            data = await self._workshop.threads.run(self._source.read, file, start, stop)
+            data = await self._source.read(file, start, stop)
             self._meter.add_transferred(len(data))
             await self._workshop.threads.run(sha256.update, data)
             await self._workshop.threads.run(git.update, data)
@@ -252,6 +267,8 @@ class Publication:
         distinct = {row.digest: row for row in reversed(rows) if row.digest}
         if not distinct:
             return
+        twice = sum(row.file.size_bytes for row in rows) - sum(row.file.size_bytes for row in distinct.values())
+        self._meter.bytes_reused += twice
         ordered = plan.order(tuple(distinct.values()))
         dispatcher = await self._get_dispatcher(sum(row.file.size_bytes for row in ordered))
         sizes = {row.file.path: row.file.size_bytes for row in ordered}

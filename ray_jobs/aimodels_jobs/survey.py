@@ -11,9 +11,10 @@ from aimodels_core import oci
 from aimodels_core.digest import Digest
 from aimodels_core.errors import PlanRefused
 from aimodels_core.names import PUBLIC
-from aimodels_core.source import ResolvedSource, Source, SourceFile
+from aimodels_core.source import ResolvedSource, SourceFile
 from aimodels_core.units import TIB, human_bytes
 from aimodels_jobs import formats, known, plan
+from aimodels_jobs.asking import Asking
 from aimodels_jobs.layout import Store
 from aimodels_jobs.plan import Note, Plan, PlanFile, Way
 from aimodels_jobs.selection import Pickle, Selection
@@ -54,19 +55,19 @@ def link_scopes(repository: str, resolved: ResolvedSource) -> tuple[str, ...]:
     return (repository, PUBLIC) if resolved.public and repository != "local" else (repository,)
 
 
-async def survey(source: Source, store: Store | None, repository: str, threads: Threads, *, pickle: Pickle) -> Survey:
+async def survey(source: Asking, store: Store | None, repository: str, threads: Threads, *, pickle: Pickle) -> Survey:
     """Make the plan of publishing a source into a repository; without a store as if it were empty.
 
     Raises:
         AiModelsError: whatever the source raises; NoWeights, UnsafeContent, PlanRefused from the selection.
     """
-    resolved = await threads.run(source.resolve)
+    resolved = await source.resolve()
     selection = formats.select(resolved.files, choose=resolved.select, pickle=pickle)
     return await replan(source, resolved, selection, store, repository, threads)
 
 
 async def replan(
-    source: Source,
+    source: Asking,
     resolved: ResolvedSource,
     selection: Selection,
     store: Store | None,

@@ -12,6 +12,7 @@ from aimodels_core import names
 from aimodels_core.errors import AiModelsError, Cancelled, NotPublished, PermanentError, TransientError
 from aimodels_core.messages import PublicationState, Stage
 from aimodels_core.units import human_bytes
+from aimodels_jobs.asking import Asking
 from aimodels_jobs.cli import assembly, display
 from aimodels_jobs.cli.arguments import Command
 from aimodels_jobs.coordinator import Coordinator, Movers
@@ -44,11 +45,17 @@ async def _plan(command: Command, env: Mapping[str, str]) -> Plan:
     with contextlib.suppress(NotPublished):
         store = Store(assembly.open_objects(command.store, env, create=False))
     hub = assembly.open_hub(command.source, command.store.ca_file, env)
-    source = Sourcing(hub, short_forms=True).open(assembly.want_of(command), RateGate())
     threads = Threads()
+
+    async def limited(error: AiModelsError | None) -> None:
+        if error is not None:
+            display.say(error.message)
+
+    source = Asking(Sourcing(hub, short_forms=True).open(assembly.want_of(command), RateGate()), threads, limited)
     try:
         found = await survey(source, store, names.LOCAL, threads, pickle=assembly.pickle_of(command))
     finally:
+        source.abort()
         threads.close()
     return found.plan
 

@@ -7,13 +7,15 @@
 URLs are parsed in `hub_url`, the API is asked in `hub_api`, answers are judged in `hub_answers` and `hub_ranges`.
 """
 
+import dataclasses
 import threading
 import urllib.parse
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aimodels_core import hosts
 from aimodels_core.errors import (
+    Cancelled,
     SourceNotFound,
     SourceUnavailable,
     TicketExpired,
@@ -45,6 +47,16 @@ _PATIENCE = Patience()
 _CLOCK = Clock()
 
 
+def _until(aborted: threading.Event, what: str) -> Callable[[float], None]:
+    """Make a sleep that an abort ends with Cancelled."""
+
+    def sleep(seconds: float) -> None:
+        if aborted.wait(seconds):
+            raise Cancelled(f"{what}: cancelled")
+
+    return sleep
+
+
 class HuggingFace:
     """A model on a hub: implements `aimodels_core.source.Source`."""
 
@@ -70,11 +82,15 @@ class HuggingFace:
         """
         self._reference = reference
         self._settings = settings
+        self._aborted = threading.Event()
+        if clock is _CLOCK:
+            clock = dataclasses.replace(clock, sleep=_until(self._aborted, reference.repo))
         self._clock = clock
         self._rules = hub_settings.host_rules(reference.endpoint, settings)
         made = transport or Transport(self._rules, ca_file=settings.ca_file)
         if transport is None:
             weakref.finalize(self, made.close)  # sources are many and short-lived, and nobody must remember to close
+        self._transport = made
         self._wire = HubWire(
             reference.endpoint, token=settings.token, transport=made, gate=gate, patience=patience, clock=clock
         )
@@ -86,6 +102,11 @@ class HuggingFace:
     def close(self) -> None:
         """Close idle connections; the source can still be used."""
         self._wire.close()
+
+    def abort(self) -> None:
+        """End what is under way, waits included, and refuse what comes (see `Source`)."""
+        self._aborted.set()
+        self._transport.abort()
 
     def requests_made(self) -> Mapping[str, int]:
         """Count the requests to the hub's own host so far, by class."""
