@@ -1,14 +1,17 @@
-"""A client of its own for benchmarks of the mover: `python -m perf.support.moves '<json>'` prints what it spent as JSON.
+"""A client for benchmarks of the mover: `python -m perf.support.moves '<json>'` prints what it spent as JSON.
 
 Several files at once, each as a chain of runs through one mover, as the coordinator would ask for them; no coordinator,
 no Ray. CPU is counted from the first order to the last digest, without the start of the interpreter.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
+import http.client
 import json
 import mmap
+import re
 import resource
 import sys
 import time
@@ -53,6 +56,18 @@ class Task:
     ca_file: str
     sink: str
     target: str
+    uploads: tuple[str, ...] = ()
+
+    def begun(self) -> "Task":
+        """Create the uploads of an S3 server."""
+        if not self.sink.startswith("s3"):
+            return self
+        made = []
+        with contextlib.closing(http.client.HTTPConnection(self.target.partition("//")[2])) as connection:
+            for file in range(self.files):
+                connection.request("POST", f"/b/{file}?uploads", headers={"x-amz-checksum-type": "FULL_OBJECT"})
+                made += re.findall("<UploadId>(.*)</UploadId>", connection.getresponse().read().decode())
+        return dataclasses.replace(self, uploads=tuple(made))
 
     def ticket(self, file: int, number: int, start: int) -> WriteTicket:
         """Leave to write a part."""
@@ -61,7 +76,7 @@ class Task:
         if self.sink == "folder":
             return FilePartTicket(f"{self.target}/{file}", start)
         header = "x-amz-checksum-crc64nvme" if self.sink == "s3-header" else ""
-        return S3PartTicket(f"{self.target}/b/{file}?partNumber={number}&uploadId={file}", (), header)
+        return S3PartTicket(f"{self.target}/b/{file}?partNumber={number}&uploadId={self.uploads[file]}", (), header)
 
     def orders(self, file: int) -> Iterator[RunOrder]:
         """The runs of one file."""
@@ -106,7 +121,7 @@ def hash_alone(path: Path) -> str:
 
 def main(words: list[str]) -> int:
     """Do the task; print what it took."""
-    task = Task(**json.loads(words[0]))
+    task = Task(**json.loads(words[0])).begun()
     mover = Mover()
     began, cpu = time.monotonic(), time.process_time()
     with (

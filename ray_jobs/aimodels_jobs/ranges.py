@@ -6,6 +6,7 @@ Retries, tickets and what happens to the bytes do not belong here.
 import contextlib
 import email.utils
 import http.client
+import io
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from aimodels_core.source import ReadTicket
 from aimodels_jobs.wires import Cutter, LostConnection, Place, Wire, Wires
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
+_READER_BYTES: Final = io.DEFAULT_BUFFER_SIZE
 _LONGEST_PAUSE_SECONDS: Final = 3600.0
 
 
@@ -28,6 +30,7 @@ class Range:
         self._left = size_bytes
         self._deadline = deadline
         self._size_bytes = size_bytes
+        self._is_bare = False
 
     @property
     def is_complete(self) -> bool:
@@ -49,7 +52,7 @@ class Range:
         while done < len(view):
             try:
                 self._wire.limit(self._deadline)
-                got = self._response.fp.readinto1(view[done:])
+                got = self._receive(view[done:])
             except TimeoutError as error:
                 raise _late(self._wire.place) from error
             except OSError as error:
@@ -58,6 +61,14 @@ class Range:
                 raise self._lost("ShortBody")
             done += got
             self._left -= got
+
+    def _receive(self, view: memoryview) -> int:
+        """Receive some bytes; past the reader's buffer, which costs more than TLS itself, once that is empty."""
+        if self._is_bare:
+            return self._wire.connection.sock.recv_into(view)
+        got = self._response.fp.readinto1(view)
+        self._is_bare = len(view) > _READER_BYTES  # so large a read empties the buffer, or goes past it
+        return got
 
     def _lost(self, code: str) -> LostConnection:
         got = self._size_bytes - self._left

@@ -18,6 +18,7 @@ from aimodels_core.errors import Cancelled, TransientError, UsageError
 _CONNECT_SECONDS: Final = 10.0
 _IDLE_SECONDS: Final = 15.0
 _IDLE_CONNECTIONS: Final = 64
+_LIMIT_SECONDS: Final = 0.2
 _MOST_ERROR_BYTES: Final = 64 * 1024
 
 
@@ -67,17 +68,21 @@ class Wire:
         self.connection = connection
         self.kept = kept
         self.idle_since = 0.0
+        self._limit = (0.0, 0.0)
 
     def limit(self, deadline: float) -> None:
-        """Let the next operation of the socket end by `deadline` (of `time.monotonic`).
+        """Let the next operation of the socket end by `deadline` (of `time.monotonic`), or a fifth of a second later.
 
         Raises:
             TimeoutError: it has passed.
         """
-        left = deadline - time.monotonic()
-        if left <= 0:
+        now = time.monotonic()
+        if now >= deadline:
             raise TimeoutError
-        self.connection.sock.settimeout(left)
+        known, since = self._limit
+        if known != deadline or now - since > _LIMIT_SECONDS:  # a system call: not for each record of TLS
+            self.connection.sock.settimeout(deadline - now)
+            self._limit = (deadline, now)
 
     def cut(self) -> None:
         """End the connection under the thread that uses it."""
@@ -92,6 +97,7 @@ class Wire:
         if sock is None:
             return False
         sock.settimeout(0)
+        self._limit = (0.0, 0.0)
         try:
             socket.socket.recv(sock, 1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
