@@ -22,8 +22,10 @@ from aimodels_jobs.collection import Collected, Collector
 from aimodels_jobs.dispatch import Dispatcher
 from aimodels_jobs.executor import Executor
 from aimodels_jobs.governor import Connections, RateGate
+from aimodels_jobs.objects import refuse_unsafe
 from aimodels_jobs.progress import Meter
 from aimodels_jobs.publication import Publication
+from aimodels_jobs.threads import Pause
 from aimodels_jobs.workshop import Workshop
 from aimodels_jobs.writer import Writer
 
@@ -130,6 +132,7 @@ class Coordinator:
         movers: makes the dispatcher.
         gate: the governor of hub requests.
         retry: the retry loop's times.
+        pause: ends the writer's wait when the coordinator closes.
         wall_clock: Unix seconds.
     """
 
@@ -142,6 +145,7 @@ class Coordinator:
         gate: RateGate,
         *,
         retry: Retry,
+        pause: Pause,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._workshop = workshop
@@ -150,15 +154,18 @@ class Coordinator:
         self._movers = movers
         self._gate = gate
         self._retry = retry
+        self._pause = pause
+        self._budget_seconds = 0.0
+        self._owning: asyncio.Task[None] | None = None
         self._wall = wall_clock
         self._jobs: dict[str, _Job] = {}
         self._epoch = secrets.token_hex(8)
         self._version = 0
         self._changed = asyncio.Condition()
         self._writing = asyncio.Event()
+        self._holder = ""
         self._collector = Collector(workshop.store)
         self._ticker: asyncio.Task[None] | None = None
-        self._closing = False
 
     async def start(self) -> None:
         """Begin to show progress; wants wait for `own`."""
@@ -169,17 +176,20 @@ class Coordinator:
 
         Raises:
             WriterBusy: names the holder.
+            StoreUnsafe: the store lacks what correctness needs.
         """
-        await self._workshop.threads.run(self._writer.acquire, budget_seconds)
+        threads, self._budget_seconds = self._workshop.threads, budget_seconds
+        refuse_unsafe(await threads.run(self._workshop.store.objects.probe))
+        await threads.run(self._writer.acquire, budget_seconds)
+        self._holder = await threads.run(lambda: self._writer.holder)
         self._writing.set()
         await self._bump()
 
     async def close(self) -> None:
         """Stop everything cleanly: checkpoints stay, the right to write is given back."""
-        self._closing = True
+        self._pause.end()
         tasks = [job.task for job in self._jobs.values() if job.task]
-        if self._ticker:
-            tasks.append(self._ticker)
+        tasks += [task for task in (self._ticker, self._owning) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -228,7 +238,7 @@ class Coordinator:
 
     def _must_write(self) -> None:
         if not self._writing.is_set():
-            raise WriterBusy(f"store: written by {self._writer.holder or 'nobody yet'}", retry_after_seconds=1.0)
+            raise WriterBusy(f"store: written by {self._holder or 'nobody yet'}", retry_after_seconds=1.0)
 
     async def _stop(self, job: _Job) -> None:
         if job.task is not None:
@@ -251,7 +261,7 @@ class Coordinator:
     def snapshot(self) -> Snapshot:
         """Say everything that is known."""
         states = tuple(job.state for job in self._jobs.values())
-        return Snapshot(self._epoch, self._version, self._writing.is_set(), self._writer.holder, states)
+        return Snapshot(self._epoch, self._version, self._writing.is_set(), self._holder, states)
 
     async def changed(self, etag: str, *, wait_seconds: float) -> Snapshot:
         """Return a snapshot that differs from `etag`, or the same one when the time is over."""
@@ -270,12 +280,38 @@ class Coordinator:
         await self._bump()
 
     async def _tick(self) -> None:
-        """Refresh the counters of what is running."""
+        """Refresh the counters of what is running, and who writes while it is somebody else."""
         while True:
             await asyncio.sleep(0.5)
+            if not self._writing.is_set():
+                await self._look_who_writes()
             for job in tuple(self._jobs.values()):
                 if job.state.stage is Stage.MOVING:
                     await self._show(job, **_counters(job.meter))
+
+    def _own_again(self) -> None:
+        """Another process took the store over: wait for it to end."""
+        if self._writing.is_set():
+            self._writing.clear()
+            self._owning = asyncio.get_running_loop().create_task(self._owned_again())
+
+    async def _owned_again(self) -> None:
+        while not self._writing.is_set():
+            try:
+                await self.own(budget_seconds=self._budget_seconds)
+            except AiModelsError as error:
+                log.warning("store is not ours", extra={"error": error.code})
+                await asyncio.sleep(self._retry.pause(1, WriterBusy("")) or self._retry.first_seconds)
+
+    async def _look_who_writes(self) -> None:
+        try:
+            holder = await self._workshop.threads.run(lambda: self._writer.holder)
+        except AiModelsError as error:
+            log.info("holder not readable", extra={"error": error.code})
+            return
+        if holder != self._holder and not self._writing.is_set():
+            self._holder = holder
+            await self._bump()
 
     async def _publish(self, job: _Job, older: _Job | None) -> None:
         """The retry loop of one publication; the one that it replaces ends first."""
@@ -289,6 +325,8 @@ class Coordinator:
                 await self._writing.wait()
                 published = await self._attempt(job, attempt)
             except AiModelsError as error:
+                if isinstance(error, WriterBusy):
+                    self._own_again()
                 if job.meter.bytes_done > furthest:
                     furthest, attempt = job.meter.bytes_done, 1
                     await self._show(job, first_failed_at=None)

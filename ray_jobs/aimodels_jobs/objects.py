@@ -5,10 +5,10 @@ Both pass the same contract suite. Calls block, have deadlines, and are safe fro
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from aimodels_core.errors import StoreUnavailable
+from aimodels_core.errors import StoreUnavailable, StoreUnsafe
 from aimodels_jobs.orders import ChecksumKind, PartRecord, WriteTicket
 
 
@@ -54,6 +54,17 @@ class Finding:
     passed: bool
     fatal: bool
     detail: str
+
+
+def refuse_unsafe(findings: Iterable[Finding]) -> None:
+    """Refuse a store that lacks what correctness needs.
+
+    Raises:
+        StoreUnsafe: lists every fatal finding.
+    """
+    failed = [f"{finding.name}: {finding.detail}" for finding in findings if finding.fatal and not finding.passed]
+    if failed:
+        raise StoreUnsafe(f"store: {'; '.join(failed)}", code="ProbeFailed")
 
 
 class Objects(Protocol):

@@ -2,12 +2,35 @@
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from aimodels_core.errors import Cancelled
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Pause:
+    """A sleep for threads that can be ended for all of them at once."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait.
+
+        Raises:
+            Cancelled: `end` was called.
+        """
+        if self._ended.wait(seconds):
+            raise Cancelled("wait: cancelled")
+
+    def end(self) -> None:
+        """End every wait, now and later."""
+        self._ended.set()
 
 
 class Threads:

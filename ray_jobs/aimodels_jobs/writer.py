@@ -107,15 +107,15 @@ class Writer(Protocol):
         ...
 
 
-def writer_of(objects: Objects) -> Writer:
-    """Make the writer that belongs to a kind of store."""
+def writer_of(objects: Objects, *, sleep: Callable[[float], None] = time.sleep) -> Writer:
+    """Make the writer that belongs to a kind of store; `sleep` may raise to end a wait for another writer."""
     match objects:
         case Folder():
-            return FolderWriter(objects.root)
+            return FolderWriter(objects.root, sleep=sleep)
         case S3():
             from aimodels_jobs.writer_lease import LeaseWriter
 
-            return LeaseWriter(objects)
+            return LeaseWriter(objects, sleep=sleep)
         case _:
             raise TypeError(f"store: want a folder or a bucket, got {type(objects).__name__}")
 

@@ -24,7 +24,7 @@ from aimodels_jobs.selection import Pickle
 from aimodels_jobs.sources import hub_settings, hub_url
 from aimodels_jobs.sources.hub_settings import HubSettings
 from aimodels_jobs.sourcing import Sourcing
-from aimodels_jobs.threads import Threads
+from aimodels_jobs.threads import Pause, Threads
 from aimodels_jobs.workshop import Workshop
 from aimodels_jobs.writer import writer_of
 
@@ -101,12 +101,13 @@ def want_of(command: Command) -> Want:
 def open_coordinator(command: Command, env: Mapping[str, str]) -> tuple[Coordinator, Movers]:
     """Make the coordinator of a `publish` command, and what starts its movers."""
     objects = open_objects(command.store, env, create=True)
-    writer = writer_of(objects)
+    pause = Pause()
+    writer = writer_of(objects, sleep=pause.sleep)
     workshop = dataclasses.replace(open_workshop(command, objects), check_writer=writer.check)
     connections = Connections(command.move.connections or CONNECTIONS_PER_MOVER * max(1, command.move.workers))
     movers = Movers(executor_for(command.move, env), connections)
     sources = Sourcing(open_hub(command.source, command.store.ca_file, env), short_forms=True)
-    coordinator = Coordinator(workshop, writer, sources, movers, RateGate(), retry=Retry())
+    coordinator = Coordinator(workshop, writer, sources, movers, RateGate(), retry=Retry(), pause=pause)
     return coordinator, movers
 
 

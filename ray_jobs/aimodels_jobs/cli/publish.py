@@ -151,17 +151,34 @@ async def _until_ended(coordinator: Coordinator, command: Command, progress: dis
 
     Raises:
         PermanentError: it failed for good.
-        TransientError: it failed for now, longer than the retry budget.
+        TransientError: it failed for now, longer than the retry budget; WriterBusy: another process writes as long.
     """
     want = assembly.want_of(command)
     budget = command.move.retry_seconds
-    await coordinator.own(budget_seconds=budget)
     await coordinator.put(want)
-    etag = ""
+    owning = asyncio.ensure_future(coordinator.own(budget_seconds=budget))
+    try:
+        state = await _watch(coordinator, want.uid, owning, progress, budget)
+    finally:
+        owning.cancel()
+        await asyncio.gather(owning, return_exceptions=True)
+    return state
+
+
+async def _watch(
+    coordinator: Coordinator, uid: str, owning: "asyncio.Future[None]", progress: display.Progress, budget: float
+) -> PublicationState:
+    """Follow a publication to its end, or to the end of the budget."""
+    etag, told = "", ""
     while True:
         snapshot = await coordinator.changed(etag, wait_seconds=1.0)
         etag = snapshot.etag
-        state = next(p for p in snapshot.publications if p.uid == want.uid)
+        if owning.done():
+            owning.result()
+        elif snapshot.holder not in ("", told):
+            told = snapshot.holder
+            display.say(f"waiting for another writer of this store: {told}")
+        state = next(p for p in snapshot.publications if p.uid == uid)
         progress.show(state)
         if state.stage is Stage.READY:
             return state
