@@ -62,6 +62,7 @@ class LeaseWriter:
         self._number = 0
         self._mine: Holder | None = None
         self._sure_until = 0.0
+        self._beating = threading.Lock()
         self._stop = threading.Event()
         self._beats: threading.Thread | None = None
 
@@ -143,6 +144,8 @@ class LeaseWriter:
         if taken_over:
             log.warning("writer lease was taken over", extra={"number": self._number})
             self._sleep(self._terms.quiet)
+            if not self._beat():
+                self._sure_until = 0.0
             self.check()
         self._remove_older()
 
@@ -158,18 +161,18 @@ class LeaseWriter:
 
     def _beat(self) -> bool:
         """Say that the holder lives; False when there is a newer lease."""
-        mine = self._mine
-        if mine is None:
-            return False
-        started = self._monotonic()
-        if self._highest()[0] != self._number:
-            return False
-        self._mine = dataclasses.replace(mine, beat=mine.beat + 1)
-        self._objects.put(names.writer_lease(self._number), self._mine.render())
-        if self._highest()[0] != self._number:
-            return False
-        self._sure_until = started + self._terms.quiet
-        return True
+        with self._beating:
+            if self._mine is None:
+                return False
+            started = self._monotonic()
+            if self._highest()[0] != self._number:
+                return False
+            self._mine = dataclasses.replace(self._mine, beat=self._mine.beat + 1)
+            self._objects.put(names.writer_lease(self._number), self._mine.render())
+            if self._highest()[0] != self._number:
+                return False
+            self._sure_until = started + self._terms.quiet
+            return True
 
     def _highest(self) -> tuple[int, bytes]:
         """Read the newest lease; (0, b"") when there is none."""
