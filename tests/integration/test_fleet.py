@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,10 @@ def sink() -> Iterator[Place]:
 def pair(ray_instance: None) -> Iterator[fleet.Fleet]:
     """Two movers for all tests here; a test that kills one puts another in its place."""
     made = fleet.attach(workers=2)
-    asyncio.run(_started(made))
-    yield made
-    asyncio.run(made.close())
+    with ThreadPoolExecutor(1) as thread:  # a loop may run in this one already
+        thread.submit(asyncio.run, _started(made)).result()
+        yield made
+        thread.submit(asyncio.run, made.close()).result()
 
 
 async def _started(executor: Executor) -> None:
@@ -143,12 +145,12 @@ async def test_a_cancelled_fetch_is_dropped(executor: Executor, source: Place, s
 @pytest.mark.asyncio
 async def test_errors_come_back_as_they_were_raised(executor: Executor, source: Place, sink: Place) -> None:
     mover = (await executor.movers())[0]
-    await mover.fetch(order(source, sink, 0, 1, "r"))
+    await mover.fetch(order(source, sink, 0, 1, "bad-state"))
 
     with pytest.raises(UsageError) as caught:
-        await mover.hash("r", b"nonsense", False)
+        await mover.hash("bad-state", b"nonsense", False)
     assert (type(caught.value), caught.value.code) == (UsageError, "BadState")
-    await mover.drop("r")
+    await mover.drop("bad-state")
 
 
 @pytest.mark.asyncio
