@@ -12,12 +12,14 @@ from aimodels_core.messages import Want
 from aimodels_core.units import GIB
 from aimodels_jobs.checkpoints import Checkpoints
 from aimodels_jobs.cli.arguments import Command, MoveOptions, SourceOptions, StoreOptions
-from aimodels_jobs.coordinator import Coordinator, Movers, Retry
+from aimodels_jobs.coordinator import Coordinator
 from aimodels_jobs.executor import Executor, Inline
 from aimodels_jobs.folder import Folder
 from aimodels_jobs.governor import Connections, RateGate
 from aimodels_jobs.layout import Store
+from aimodels_jobs.movers import Movers
 from aimodels_jobs.objects import Objects
+from aimodels_jobs.retry import Retry
 from aimodels_jobs.s3 import S3
 from aimodels_jobs.s3_client import S3Settings
 from aimodels_jobs.selection import Pickle

@@ -15,9 +15,10 @@ from aimodels_core.units import human_bytes
 from aimodels_jobs.asking import Asking
 from aimodels_jobs.cli import assembly, display
 from aimodels_jobs.cli.arguments import Command
-from aimodels_jobs.coordinator import Coordinator, Movers
+from aimodels_jobs.coordinator import Coordinator
 from aimodels_jobs.governor import RateGate
 from aimodels_jobs.layout import Store
+from aimodels_jobs.movers import Movers
 from aimodels_jobs.plan import Plan
 from aimodels_jobs.sourcing import Sourcing
 from aimodels_jobs.survey import survey
@@ -156,7 +157,7 @@ async def _until_ended(coordinator: Coordinator, command: Command, progress: dis
     want = assembly.want_of(command)
     budget = command.move.retry_seconds
     await coordinator.put(want)
-    owning = asyncio.ensure_future(coordinator.own(budget_seconds=budget))
+    owning = asyncio.ensure_future(coordinator.keep_owning(budget_seconds=budget))
     try:
         state = await _watch(coordinator, want.uid, owning, progress, budget)
     finally:

@@ -1,0 +1,187 @@
+"""One want and what has become of it: attempts, waits between them, and the state that a snapshot shows.
+
+The steps of an attempt are in `publication`; which wants there are is the business of `coordinator`.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from aimodels_core.errors import AiModelsError, RateLimited, SourceDenied, WriterBusy
+from aimodels_core.messages import PublicationState, Published, Stage, Trouble, Want
+from aimodels_core.source import Gate, Source
+from aimodels_jobs.movers import Movers
+from aimodels_jobs.progress import Meter
+from aimodels_jobs.publication import Publication
+from aimodels_jobs.retry import Retry
+from aimodels_jobs.workshop import Workshop
+
+log = logging.getLogger(__name__)
+
+
+class Sources(Protocol):
+    """Makes the source that a want names."""
+
+    def open(self, want: Want, gate: Gate) -> Source:
+        """Return the source.
+
+        Raises:
+            UnsupportedSource: a URL form or host that is not served.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every job of a coordinator uses.
+
+    Args:
+        workshop: the store and what works on it.
+        sources: makes sources.
+        movers: makes the dispatcher.
+        gate: the governor of hub requests.
+        retry: the retry loop's times.
+        wall_clock: Unix seconds.
+        writing: set while this process may write to the store.
+        changed: called after each change of a state.
+    """
+
+    workshop: Workshop
+    sources: Sources
+    movers: Movers
+    gate: Gate
+    retry: Retry
+    wall_clock: Callable[[], float]
+    writing: asyncio.Event
+    changed: Callable[[], Awaitable[None]]
+
+
+class Job:
+    """Works on one want until it is published, has failed for good, or is stopped.
+
+    Args:
+        want: what is wanted.
+        around: shared with all other jobs.
+        older: the job that this one replaces; it ends first.
+    """
+
+    def __init__(self, want: Want, around: Surroundings, older: "Job | None" = None) -> None:
+        self.want = want
+        self.state = PublicationState(want.uid, want.generation, want.spec_hash, revision=want.revision)
+        self._around = around
+        self._meter = Meter()
+        self._publication: Publication | None = None
+        self._again = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._work(older))
+
+    def renew(self, want: Want) -> None:
+        """Take a repeated want over; a new credential is tried at once."""
+        if want.credential != self.want.credential:
+            self.want = want
+            self._again.set()
+
+    async def stop(self) -> None:
+        """End whatever is under way; what was stored stays, to be gone on with."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def abandon(self) -> None:
+        """Drop what was begun, after `stop`."""
+        if self._publication is not None:
+            await self._publication.abandon()
+
+    async def refresh(self) -> None:
+        """Bring the counters of the state up to date."""
+        if self.state.stage is Stage.MOVING:
+            await self._show(**_counters(self._meter))
+
+    async def _show(self, **changes: Any) -> None:
+        self.state = dataclasses.replace(self.state, **changes)
+        await self._around.changed()
+
+    async def _work(self, older: "Job | None") -> None:
+        """The retry loop."""
+        if older is not None:
+            await older.stop()
+        attempt, furthest = 0, 0
+        while True:
+            attempt += 1
+            self._again.clear()
+            try:
+                await self._around.writing.wait()
+                published = await self._attempt(attempt)
+            except AiModelsError as error:
+                if self._meter.bytes_done > furthest:
+                    furthest, attempt = self._meter.bytes_done, 1
+                    await self._show(first_failed_at=None)
+                if not await self._failed(error, attempt):
+                    return
+            except Exception:
+                log.exception("publication broke", extra={"model": self.want.name})
+                words = "an internal error; the coordinator's log has it"
+                trouble = Trouble("PublicationFailed", "Internal", words, retryable=True)
+                await self._wait(trouble, self._around.retry.most_seconds, Stage.WAITING)
+            else:
+                await self._show(stage=Stage.READY, published=published, trouble=None, **_counters(self._meter))
+                log.info("model published", extra={"model": self.want.name, "digest": published.digest})
+                return
+
+    async def _attempt(self, attempt: int) -> Published:
+        around = self._around
+        self._meter = Meter(bytes_transferred=self._meter.bytes_transferred)
+        await self._show(attempt=attempt, next_retry_at=None)
+        want = dataclasses.replace(self.want, revision=self.state.revision or self.want.revision)
+        source = around.sources.open(want, around.gate)
+        self._publication = Publication(
+            want, source, around.workshop, around.movers.get, self._meter, self._stage, self._limited
+        )
+        return await self._publication.run()
+
+    async def _stage(self, stage: Stage, revision: str) -> None:
+        await self._show(stage=stage, revision=revision, workers=self._around.movers.count, **_counters(self._meter))
+
+    async def _limited(self, error: RateLimited | None) -> None:
+        """Show that the publication waits for its source, and that it goes on."""
+        if error is None:
+            await self._show(trouble=None, next_retry_at=None)
+            return
+        trouble = Trouble(error.reason, error.code, error.message, retryable=True)
+        until = self._around.wall_clock() + (error.retry_after_seconds or 0.0)
+        await self._show(trouble=trouble, next_retry_at=until)
+
+    async def _failed(self, error: AiModelsError, attempt: int) -> bool:
+        """Show why, and wait for the next attempt; False when there is none."""
+        if isinstance(error, WriterBusy):
+            self._around.writing.clear()
+        pause = self._around.retry.pause(attempt, error)
+        trouble = Trouble(error.reason, error.code, error.message, retryable=pause is not None)
+        log.warning("publication failed", extra={"model": self.want.name, "error": error.code, "attempt": attempt})
+        if pause is None:
+            await self.abandon()
+            await self._show(stage=Stage.FAILED, trouble=trouble, **_counters(self._meter))
+            return False
+        await self._wait(trouble, pause, Stage.FAILED if isinstance(error, SourceDenied) else Stage.WAITING)
+        return True
+
+    async def _wait(self, trouble: Trouble, seconds: float, stage: Stage) -> None:
+        now = self._around.wall_clock()
+        first = self.state.first_failed_at or now
+        await self._show(stage=stage, trouble=trouble, next_retry_at=now + seconds, first_failed_at=first)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._again.wait()
+
+
+def _counters(meter: Meter) -> dict[str, Any]:
+    rate = meter.rate()
+    return {
+        "bytes_total": meter.bytes_total,
+        "bytes_done": meter.bytes_done,
+        "bytes_reused": meter.bytes_reused,
+        "bytes_transferred": meter.bytes_transferred,
+        "bytes_per_second": rate,
+        "eta_seconds": meter.eta_seconds(rate),
+    }
