@@ -67,6 +67,7 @@ class ReadTicket:
         host: the host of `url`, for the governor and for messages.
         ca_file: PEM file to verify TLS with; empty for the system's.
         trusted: the host may have an address that is not global (an endpoint that was set explicitly, or its CDN).
+        private_cidrs: networks whose addresses may be dialled though they are not global.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -76,6 +77,7 @@ class ReadTicket:
     host: str = ""
     ca_file: str = ""
     trusted: bool = False
+    private_cidrs: tuple[str, ...] = ()
 
 
 class Gate(Protocol):

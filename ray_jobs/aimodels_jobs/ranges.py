@@ -87,7 +87,9 @@ def opened(wires: Wires, cutter: Cutter, ticket: ReadTicket, start: int, stop: i
             PartDeadline, Http<status>.
         LostConnection: closed or reset.
     """
-    place, target = Place.of(ticket.url, ca_file=ticket.ca_file, trusted=ticket.trusted)
+    place, target = Place.of(
+        ticket.url, ca_file=ticket.ca_file, trusted=ticket.trusted, private_cidrs=ticket.private_cidrs
+    )
     wire = _taken(wires, place, deadline)
     with cutter.using(wire):
         body: Range | None = None

@@ -44,9 +44,10 @@ class Place(NamedTuple):
     tls: bool
     ca_file: str
     trusted: bool
+    private_cidrs: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, url: str, *, ca_file: str, trusted: bool) -> "tuple[Self, str]":
+    def of(cls, url: str, *, ca_file: str, trusted: bool, private_cidrs: tuple[str, ...] = ()) -> "tuple[Self, str]":
         """Split a URL into its place and the target of the request line.
 
         Raises:
@@ -57,7 +58,8 @@ class Place(NamedTuple):
             raise UsageError(f"ticket: want an http or https URL, got scheme {parts.scheme[:20]!r}")
         tls = parts.scheme == "https"
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, ca_file, trusted), target
+        port = parts.port or (443 if tls else 80)
+        return cls(parts.hostname, port, tls, ca_file, trusted, private_cidrs), target
 
 
 class Wire:
@@ -129,7 +131,13 @@ class Wires:
         if left <= 0:
             raise TimeoutError
         connection = transport.connect(
-            place.host, place.port, tls=place.tls, ca_file=place.ca_file, trusted=place.trusted, timeout_seconds=left
+            place.host,
+            place.port,
+            tls=place.tls,
+            ca_file=place.ca_file,
+            trusted=place.trusted,
+            timeout_seconds=left,
+            private_cidrs=place.private_cidrs,
         )
         return Wire(place, connection, kept=False)
 

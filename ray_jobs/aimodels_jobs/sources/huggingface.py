@@ -305,6 +305,7 @@ class HuggingFace:
             host=hub_wire.host_port(url),
             ca_file=self._settings.ca_file,
             trusted=self._rules.may_be_private(hosts.origin(url).host),
+            private_cidrs=self._settings.private_cidrs,
         )
         return Fresh(ticket, lifetime)
 
