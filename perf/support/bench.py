@@ -43,17 +43,21 @@ def _numbered(path: Path) -> Iterator[Path]:
 
 
 def measured(
-    action: Callable[[], Spent], payload_bytes: int, groups: Mapping[str, Sequence[int]], **more: float
+    action: Callable[[], Spent],
+    payload_bytes: int,
+    groups: Mapping[str, Sequence[int]],
+    more: Mapping[str, float] = {},
 ) -> Sample:
     """Run a command while the CPU of servers is watched."""
     watch = Watch(groups)
-    spent = action()
-    return sample(spent, payload_bytes, watch, **more)
+    return sample(action(), payload_bytes, watch, more)
 
 
-def sample(spent: Spent, payload_bytes: int, watch: Watch, *, seconds: float | None = None, **more: float) -> Sample:
+def sample(
+    spent: Spent, payload_bytes: int, watch: Watch, more: Mapping[str, float] = {}, *, seconds: float | None = None
+) -> Sample:
     """Put together what a command and the servers spent; `seconds` replaces the wall time of the process."""
     roles, foreign = watch.stop(spent.cpu_seconds)
     cpu = {"client": spent.cpu_seconds, **roles}
     wall = spent.seconds if seconds is None else seconds
-    return Sample(wall, payload_bytes, cpu, spent.rss_bytes, spent.written_bytes, foreign, more)
+    return Sample(wall, payload_bytes, cpu, spent.rss_bytes, spent.written_bytes, foreign, dict(more))

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -132,12 +132,9 @@ def tree_cpu_seconds(*roots: int) -> float:
     """User and system time so far of processes, their children and the children that they waited for."""
     parents: dict[int, list[int]] = {}
     times: dict[int, float] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with contextlib.suppress(OSError, IndexError):
-                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-                parents.setdefault(int(fields[1]), []).append(int(name))
-                times[int(name)] = sum(map(int, fields[11:15])) / _TICKS
+    for pid, fields in _processes():
+        parents.setdefault(int(fields[1]), []).append(pid)
+        times[pid] = sum(map(int, fields[11:15])) / _TICKS
     todo, total = list(roots), 0.0
     while todo:
         pid = todo.pop()
@@ -148,14 +145,15 @@ def tree_cpu_seconds(*roots: int) -> float:
 
 def children() -> frozenset[int]:
     """Process ids of this process's own children."""
-    found = set()
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with contextlib.suppress(OSError, IndexError):
-                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-                if int(fields[1]) == os.getpid():
-                    found.add(int(name))
-    return frozenset(found)
+    return frozenset(pid for pid, fields in _processes() if int(fields[1]) == os.getpid())
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Every process id, and the fields of its stat file from the state on (proc(5))."""
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            with contextlib.suppress(OSError):
+                yield int(place.name), (place / "stat").read_text().rpartition(")")[2].split()
 
 
 def machine_busy_seconds() -> float:
