@@ -267,8 +267,8 @@ def _accepts(objects: "S3", upload: Upload, records: Sequence[PartRecord], *, ch
 
 
 _CHECKS = (
-    _Check("write-read-delete", "nothing can be published", _round_trip, fatal=True),
     _Check("no-default-retention", "nothing can be removed", _no_retention, fatal=True),
+    _Check("write-read-delete", "nothing can be published", _round_trip, fatal=True),
     _Check("empty-object", "empty files cannot be published", _empty, fatal=True),
     _Check("part-etag-is-md5", "interrupted uploads may be sent again", _part_etag),
     _Check("full-object-checksum", "the store does not check whole blobs", _full_object),
