@@ -18,6 +18,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests/cluster/run", description="Run a command beside a fresh Kubernetes.")
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (3)")
     parser.add_argument("--install", action="store_true", help="install the chart first")
+    parser.add_argument("--enter", metavar="ID", help="run the command in the stand of this name, which must live")
+    parser.add_argument("--no-images", action="store_true", help="do without the product's images: nothing to build")
+    parser.add_argument("--prepare", action="store_true", help="install and build what is missing; run nothing")
     parser.add_argument(
         "--clean", action="store_true", help="remove what dead stands left, and cached images; run nothing"
     )
@@ -39,7 +42,13 @@ def start(arguments: argparse.Namespace) -> int:
     if arguments.install and not CHART.exists():
         raise StandError(f"--install: want the chart in {CHART.relative_to(CHECKOUT)}, got none: it comes later")
     words = supervisor.command_line(arguments.command)
-    return supervisor.run(supervisor.Request(words, arguments.nodes, keep_logs=LOGS))
+    if arguments.enter:
+        return supervisor.enter(arguments.enter, words)
+    request = supervisor.Request(words, arguments.nodes, product=not arguments.no_images, keep_logs=LOGS)
+    if arguments.prepare:
+        supervisor.prepare(request)
+        return 0
+    return supervisor.run(request)
 
 
 def clean() -> int:

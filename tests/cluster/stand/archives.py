@@ -59,14 +59,18 @@ def small(name: str, files: Mapping[str, bytes], *, links: Mapping[str, str], co
     return _image(name, raw.getvalue(), {"Cmd": list(command), "Env": ["PATH=/bin"]})
 
 
-def busybox(name: str, program: Path) -> Image:
-    """An image with a static busybox under all its names."""
+def busybox(name: str, program: Path, libraries: Iterable[Path]) -> Image:
+    """An image with busybox under all its names, and the libraries that it is linked to.
+
+    A static busybox would need no libraries, but its wget crashes when it looks up names.
+    """
     names = "sh ls cat echo sleep true false test mkdir rm cp mv ln chmod chown df du env printenv grep sed awk wc tail"
     names += " head dd sync mount umount id hostname ip ping nc wget httpd date touch stat find sort uniq tr cut md5sum"
     names += " sha256sum sysctl mountpoint readlink realpath seq vi ps kill top tar gzip gunzip losetup blkid mke2fs"
     names += " nslookup uname"
     passwd = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n"
     files = {"bin/busybox": program.read_bytes(), "etc/passwd": passwd, "etc/group": b"root:x:0:\nnobody:x:65534:\n"}
+    files |= {str(library).lstrip("/"): library.read_bytes() for library in libraries}
     return small(name, files, links={f"bin/{link}": "busybox" for link in names.split()}, command=("sleep", "infinity"))
 
 

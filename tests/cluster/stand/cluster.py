@@ -84,6 +84,7 @@ class Cluster:
             for future in started:
                 future.result()
             self.control_plane.wait()
+            self.control_plane.start_controllers()
             joined = [pool.submit(node.join) for node in nodes]
             self.addons.start_storage()
             for future in joined:

@@ -22,7 +22,7 @@ class ControlPlane:
     layout: Layout
 
     def start(self, authority: Authority) -> None:
-        """Write keys and kubeconfigs, start all four; the API server answers a little later (`wait`)."""
+        """Write keys and kubeconfigs, start etcd and the API server, which answers a little later (`wait`)."""
         layout = self.layout
         authority.server(
             "apiserver", ADDRESS, "127.0.0.1", "10.96.0.1", "localhost", "kubernetes",
@@ -35,6 +35,9 @@ class ControlPlane:
         authority.kubeconfig("admin", "system:masters", into=layout.kubeconfig)
         for user in ("kube-controller-manager", "kube-scheduler", "kube-proxy"):
             authority.kubeconfig(f"system:{user}", into=layout.root / f"{user}.kubeconfig")
+
+    def start_controllers(self) -> None:
+        """Start controller manager and scheduler; before the API server is ready they would be refused and end."""
         self.controllers.start()
         self.scheduler.start()
 

@@ -20,6 +20,7 @@ from tests.support import binaries
 BUSYBOX = Path("/bin/busybox")
 BUSYBOX_IMAGE = "localhost/busybox:1"
 TEMPLATE_SECONDS = 600.0
+KEEP_SECONDS = 3600.0
 
 _IMPORT = """
 set -eu
@@ -62,7 +63,8 @@ def helpers() -> list[Archive]:
 
 def busybox_image(name: str) -> archives.Image:
     """The busybox image under any name."""
-    return archives.busybox(name, BUSYBOX)
+    words = command("ldd", BUSYBOX).split()
+    return archives.busybox(name, BUSYBOX, sorted({Path(word) for word in words if word.startswith("/")}))
 
 
 def template(wanted: Sequence[Archive]) -> Path:
@@ -78,7 +80,15 @@ def template(wanted: Sequence[Archive]) -> Path:
         with locked("template"):
             if not target.exists():
                 _import(wanted, target)
+    target.touch()
     return target
+
+
+def prune(in_use: set[Path], *, now: float) -> None:
+    """Delete templates that no live stand uses and that nobody has asked for within the last hour."""
+    for folder in images_root().glob("template-????????????????"):
+        if folder not in in_use and now - folder.stat().st_mtime > KEEP_SECONDS:
+            shutil.rmtree(folder)
 
 
 @contextmanager
@@ -91,11 +101,12 @@ def locked(name: str) -> Iterator[None]:
 
 def _small(name: str) -> Archive:
     image = busybox_image(name)
-    file = images_root() / f"{image.manifest[:16]}.tar"
+    key = hashlib.sha256(f"{name} {image.manifest}".encode()).hexdigest()[:16]
+    file = images_root() / f"small-{key}.tar"
     if not file.exists():
         with locked("small"):
             image.write(file.with_suffix(".tmp")).replace(file)
-    return Archive(name, file, image.manifest)
+    return Archive(name, file, key)
 
 
 def _import(wanted: Sequence[Archive], target: Path) -> None:

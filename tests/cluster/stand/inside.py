@@ -9,12 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cluster.stand import addresses, cgroups
+from tests.cluster.stand import addresses, cgroups, environment
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.control import Settings
 from tests.cluster.stand.layout import (
     CHECKOUT,
-    STATE_VARIABLE,
     Layout,
     StandError,
     node_name,
@@ -27,7 +26,7 @@ def main() -> int:
     layout = Layout(Path(sys.argv[1]))
     settings = Settings.load(layout)
     cgroups.enter(f"{layout.cgroup}/control-plane")
-    os.environ.update(environment(layout, os.environ))
+    os.environ.update(environment.of(layout, os.environ))
     socket.sethostname("stand")
     mount_all(layout)
     addresses.bring_up()
@@ -40,20 +39,6 @@ def main() -> int:
         return 1
     print(f"stand {layout.id}: {settings.nodes} nodes Ready after {time.monotonic() - started:.1f} s", file=sys.stderr)
     return run(settings.command)
-
-
-def environment(layout: Layout, outer: dict[str, str] | os._Environ[str]) -> dict[str, str]:
-    """Variables of a command inside: the cluster, the programs, the CA."""
-    first = layout.node(node_name(0))
-    path = os.pathsep.join([str(layout.bin), str(Path(sys.executable).parent), outer.get("PATH", os.defpath)])
-    return {
-        STATE_VARIABLE: str(layout.root),
-        "KUBECONFIG": str(layout.kubeconfig),
-        "PATH": f"{path}:/usr/sbin:/sbin",
-        "CONTAINERD_ADDRESS": str(first / "containerd.sock"),
-        "CONTAINERD_NAMESPACE": "k8s.io",
-        "STAND_CA": str(layout.ca),
-    }
 
 
 def mount_all(layout: Layout) -> None:

@@ -111,6 +111,11 @@ class Layout:
         """What the supervisor tells the inside, as JSON."""
         return self.root / "settings.json"
 
+    @property
+    def front(self) -> Path:
+        """Process id, as the machine numbers it, of the sandbox's parent."""
+        return self.root / "front.pid"
+
     def node(self, name: str) -> Path:
         """A node's own disk."""
         return self.root / "nodes" / name

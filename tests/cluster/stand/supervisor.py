@@ -12,13 +12,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from tests.cluster.stand import cgroups, images, janitor
+from tests.cluster.stand import cgroups, environment, images, janitor, product
 from tests.cluster.stand.control import Settings
 from tests.cluster.stand.layout import CHECKOUT, MAX_NODES, Layout, StandError, stands_root
 from tests.support import binaries
@@ -37,7 +38,8 @@ class Request:
 
     command: tuple[str, ...]
     nodes: int = 3
-    extra_images: tuple[images.Archive, ...] = ()
+    product: bool = True
+    """Whether nodes have the product's images."""
     keep_logs: Path | None = None
     """Where to copy the logs of all parts if the command fails."""
 
@@ -48,12 +50,26 @@ def run(request: Request) -> int:
     Raises:
         StandError: a prerequisite is missing, or the stand could not be cleaned up.
     """
-    check(request)
-    template = images.template([*images.helpers(), *request.extra_images])
+    template = prepare(request)
     with _stand() as (layout, lock):
         Settings(request.nodes, str(template), request.command).save(layout)
         link_programs(layout)
         return _supervise(layout, lock, request.keep_logs)
+
+
+def prepare(request: Request) -> Path:
+    """Check, install and build everything that a stand needs; returns the image template.
+
+    Raises:
+        StandError: a prerequisite is missing or a build failed.
+    """
+    check(request)
+    built = product.archives() if request.product else []
+    template = images.template([*images.helpers(), *built])
+    with _registry():
+        used = {Settings.load(layout).template for layout in live() if layout.settings.exists()}
+        images.prune(used, now=time.time())
+    return template
 
 
 def check(request: Request) -> None:
@@ -81,6 +97,23 @@ def check(request: Request) -> None:
         binaries.paths(catalogue.GROUPS["cluster"])
     except binaries.BinaryError as error:
         raise StandError(str(error)) from error
+
+
+def enter(name: str, words: tuple[str, ...]) -> int:
+    """Run a command in a stand that lives, beside the one it was started for; returns the exit code.
+
+    Raises:
+        StandError: no stand of that name lives.
+    """
+    layout = Layout(stands_root() / name)
+    if name not in [found.id for found in live()] or not layout.front.exists():
+        raise StandError(f"stand {name}: want one that lives, got {', '.join(found.id for found in live()) or 'none'}")
+    parent = layout.front.read_text()
+    first = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0]
+    namespaces = ("--net", "--mount", "--pid", "--ipc", "--uts")
+    assignments = [f"{key}={value}" for key, value in environment.of(layout, os.environ).items()]
+    command = ["nsenter", f"--target={first}", *namespaces, "env", *assignments, *words]
+    return subprocess.run(command, cwd=CHECKOUT, check=False).returncode
 
 
 def sweep() -> list[str]:
@@ -173,6 +206,7 @@ def _sandbox(layout: Layout, pipe: int) -> int:
     ]
     with subprocess.Popen(inside, cwd=CHECKOUT) as process:
         os.write(pipe, f"{process.pid}\n".encode("ascii"))
+        layout.front.write_text(str(process.pid))
         previous = signal.signal(signal.SIGTERM, _interrupt)
         try:
             return process.wait()

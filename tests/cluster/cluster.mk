@@ -1,0 +1,21 @@
+##@ Cluster: a real Kubernetes of several nodes in namespaces of its own (root)
+STAND := tests/cluster/run
+
+.PHONY: cluster
+cluster: stand ## Start a cluster, say how to use it, keep it until Ctrl-C (NODES=)
+	@$(CLEAN) $(STAND) $(if $(NODES),--nodes $(NODES)) $(PYTHON) -m tests.cluster.stand.interactive
+
+.PHONY: test-cluster
+test-cluster: stand ## Tests beside a real cluster (K= selects); junit and logs of all parts in build/cluster
+	@mkdir -p build/cluster
+	@$(STEP) "cluster tests" $(CLEAN) $(STAND) $(PYTHON) -m pytest tests/cluster --ignore=tests/cluster/lifecycle \
+	  --junitxml=build/cluster/junit.xml --durations=10 $(if $(K),-k "$(K)")
+	@$(STEP) "tests of the cluster stand" $(PYTEST) tests/cluster/lifecycle --junitxml=build/cluster/junit-lifecycle.xml
+
+.PHONY: cluster-clean
+cluster-clean: env ## Remove what dead stands left, cached images and kept logs
+	@$(CLEAN) $(STAND) --clean
+
+.PHONY: stand
+stand: env
+	@$(STEP) "programs and images of the cluster" $(FETCH) $(STAND) --prepare

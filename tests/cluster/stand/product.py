@@ -1,0 +1,112 @@
+"""Images built from the product's Dockerfile over a Debian base made here, cached by content.
+
+The base is made by mmdebstrap, the images by buildah, each in a mount namespace of its own, so that a
+killed build leaves no mount behind. buildah's own layers are in the cache too.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.cluster.stand.images import Archive, images_root, locked
+from tests.cluster.stand.layout import CHECKOUT
+from tests.cluster.stand.waiting import command
+
+BASE_IMAGE = "localhost/debian:1"
+"""Debian with Python, bash and wget: base of the product's images, and a helper for tests."""
+BASE_SUITE = "bookworm"
+BASE_PACKAGES = ("ca-certificates", "python3", "wget")
+COMPONENTS = ("operator", "jobs", "nodecache")
+SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "uv.lock", "README.md", "LICENSE")
+ROOTS = ("core", "ray_jobs", "nodecache", "operator")
+BASE_SECONDS = 900.0
+BUILD_SECONDS = 1800.0
+_ISOLATED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+def image_name(component: str) -> str:
+    """Name under which nodes have a component's image."""
+    return f"localhost/ai-models-{component}:1"
+
+
+def archives() -> list[Archive]:
+    """The base and the product's images, from the cache or built now.
+
+    Raises:
+        StandError: a build failed; the message has the end of its output.
+    """
+    with locked("product"):
+        key = _source_key()
+        return [_base(), *(_component(component, key) for component in COMPONENTS)]
+
+
+def _base() -> Archive:
+    words = [BASE_SUITE, *BASE_PACKAGES]
+    key = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+    target = images_root() / f"base-{key}.tar"
+    if not target.exists():
+        root = target.with_suffix(".rootfs.tar")
+        packages = f"--include={','.join(BASE_PACKAGES)}"
+        command(*_ISOLATED, "mmdebstrap", "--variant=minbase", packages, BASE_SUITE, root, seconds=BASE_SECONDS)
+        container = _buildah("from", "scratch").strip()
+        _buildah("add", container, str(root), "/")
+        _buildah("commit", "--rm", container, BASE_IMAGE)
+        _push(BASE_IMAGE, target)
+        root.unlink()
+    return Archive(BASE_IMAGE, target, key)
+
+
+def _component(component: str, source_key: str) -> Archive:
+    base = _base()
+    key = hashlib.sha256(f"{component} {source_key} {base.key}".encode()).hexdigest()[:16]
+    target = images_root() / f"{component}-{key}.tar"
+    if not target.exists():
+        for old in images_root().glob(f"{component}-*.tar"):
+            old.unlink()
+        _buildah(
+            "build-using-dockerfile", "--layers", "--isolation=chroot", "--network=host", "--pull-never",
+            f"--build-arg=BASE={BASE_IMAGE}", "--volume=/etc/ssl/certs:/etc/ssl/certs:ro",
+            f"--target={component}", f"--tag={image_name(component)}", str(CHECKOUT),
+        )  # fmt: skip
+        _push(image_name(component), target)
+    return Archive(image_name(component), target, key)
+
+
+def _source_key() -> str:
+    """Hash of everything that the Dockerfile copies, and of itself."""
+    hasher = hashlib.sha256()
+    for file in _sources():
+        name = str(file.relative_to(CHECKOUT))
+        hasher.update(f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return hasher.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    yield from (CHECKOUT / name for name in SOURCES)
+    for root in ROOTS:
+        files = (path for path in sorted((CHECKOUT / root).rglob("*")) if path.is_file())
+        yield from (path for path in files if "__pycache__" not in path.parts and path.suffix != ".pyc")
+
+
+def _push(image: str, target: Path) -> None:
+    """Write an image as an archive; uncompressed, since it is read back on this machine at once."""
+    scratch = target.with_suffix(".tmp")
+    scratch.unlink(missing_ok=True)
+    _buildah("push", "--disable-compression", image, f"oci-archive:{scratch}:{image}")
+    scratch.replace(target)
+
+
+def _buildah(*arguments: str) -> str:
+    """Run buildah with its storage in the cache, its run-time state in memory, its mounts in a namespace."""
+    storage = images_root() / "buildah"
+    storage.mkdir(exist_ok=True)
+    setup = 'mount -t tmpfs -o mode=755 tmpfs /run && exec "$@"'
+    options = (f"--root={storage}", "--runroot=/run/buildah", "--storage-driver=overlay")
+    words = [*_ISOLATED, "sh", "-c", setup, "sh", "buildah", *options, *arguments]
+    return command(*words, seconds=BUILD_SECONDS)
+
+
+def forget() -> None:
+    """Delete buildah's layers."""
+    shutil.rmtree(images_root() / "buildah", ignore_errors=True)
