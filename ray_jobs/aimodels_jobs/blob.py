@@ -167,8 +167,8 @@ class BlobMove:
         return resume
 
     def save(self, run: int, records: Sequence[PartRecord], state: bytes, digest_hex: str) -> None:
-        """Write the checkpoint of a run that is stored and hashed; blocks."""
-        if self._upload is not None:
+        """Write the checkpoint of a run that is stored and hashed, if its hash state means anything elsewhere; blocks."""
+        if self._upload is not None and self._tools.dispatcher.portable:
             self._tools.checkpoints.save(self._digest, self._upload, run, records, state, digest_hex)
 
     async def launch(self, run: Run) -> Flight:
