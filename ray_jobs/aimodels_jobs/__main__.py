@@ -24,8 +24,9 @@ EXIT_BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     command = arguments.parse(sys.argv[1:] if argv is None else argv)
-    level = logging.INFO if command.verbose else logging.CRITICAL
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.CRITICAL, stream=sys.stderr)
+    if command.verbose:
+        display.log_to_stderr()
     try:
         return _runner(command.name)(command, os.environ)
     except UsageError as error:

@@ -2,12 +2,31 @@
 
 import argparse
 import dataclasses
+import importlib.metadata
 from collections.abc import Sequence
 from pathlib import Path
 
-DEFAULT_STORE = "./dmcr"
+from aimodels_core import names
+from aimodels_core.errors import UsageError
 
-_SOURCE_HELP = "what to publish: https://huggingface.co/<org>/<repo>, with /tree/<rev>, /blob/<rev>/<file> or :<quant>"
+DEFAULT_STORE = "./dmcr"
+_COUNT_MOST = 1024
+_SECONDS_MOST = 7 * 86400
+
+_SOURCE_HELP = (
+    "https://huggingface.co/ORG/REPO or ORG/REPO; /tree/REVISION, /blob/REVISION/FILE and, for GGUF, :QUANT may follow"
+)
+_NAME_HELP = "name of the model in the store, as `ai-models ls` shows it"
+_EPILOG = """\
+examples:
+  ai-models publish sentence-transformers/all-MiniLM-L6-v2 --name minilm
+  ai-models pull minilm --to ./minilm
+  ai-models publish ORG/REPO --name big --store s3://bucket/models --s3-endpoint https://s3.example --workers 8
+
+exit codes:
+  0 done   1 failed for good   2 usage   3 verify found a difference
+  75 failed for now: run it again   130, 143 stopped by a signal: run it again to go on
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,15 +129,26 @@ def parse(argv: Sequence[str]) -> Command:
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     where = common.add_argument_group("store")
-    where.add_argument("--store", default=DEFAULT_STORE, metavar="PLACE", help="folder or s3://bucket/prefix (./dmcr)")
-    where.add_argument("--s3-endpoint", default="", metavar="URL", help="S3 server; credentials by the AWS variables")
-    where.add_argument("--ca-file", default="", metavar="FILE", help="PEM file to verify S3 and sources with")
-    common.add_argument("--json", action="store_true", help="print one JSON object")
-    common.add_argument("-v", "--verbose", action="store_true", help="log to stderr")
+    where.add_argument(
+        "--store", default=DEFAULT_STORE, metavar="PLACE", help="a folder, or s3://bucket/prefix (default: ./dmcr)"
+    )
+    where.add_argument(
+        "--s3-endpoint",
+        default="",
+        metavar="URL",
+        help="S3 server, if not Amazon's; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    )
+    where.add_argument("--ca-file", default="", metavar="FILE", help="PEM file of authorities for S3 and sources")
+    common.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    common.add_argument("-v", "--verbose", action="store_true", help="log what happens on stderr")
     parser = argparse.ArgumentParser(
         prog="ai-models",
-        description="Fetch models once, in parallel, verified to the byte, and keep them as artifacts.",
+        description="Fetch models once, in parallel, verified to the byte, and keep them as OCI artifacts in a store.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    version = importlib.metadata.version("ai-models")
+    parser.add_argument("--version", action="version", version=f"ai-models {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -126,18 +156,20 @@ def _parser() -> argparse.ArgumentParser:
 
     source, move = _source_options(), _move_options()
     plan = add("plan", "Say what publishing would do; nothing is written to the store.", source)
-    plan.add_argument("--out", type=Path, metavar="FILE.parquet", help="write the plan's rows as Parquet")
-    publish = add("publish", "Publish a model into the store.", source, move)
-    publish.add_argument("--name", required=True, help="name of the model in the store")
+    plan.add_argument("--out", type=Path, metavar="FILE.parquet", help="also write the rows as Parquet")
+    publish = add("publish", "Publish a model into the store; again after a stop or a failure to go on.", source, move)
+    publish.add_argument("--name", required=True, type=_name, help=_NAME_HELP)
     add("ls", "List the models of the store.")
-    pull = add("pull", "Write a model into a folder, verified.")
-    pull.add_argument("name", metavar="NAME")
-    pull.add_argument("--to", dest="directory", type=Path, required=True, metavar="DIR")
+    pull = add("pull", "Write a model into a folder; it appears whole and verified, or not at all.")
+    pull.add_argument("name", metavar="NAME", type=_name, help=_NAME_HELP)
+    pull.add_argument("--to", dest="directory", type=Path, required=True, metavar="DIR", help="a new or empty folder")
     verify = add("verify", "Verify a model in the store, or a pulled folder, against its digests.")
-    verify.add_argument("name", metavar="NAME", nargs="?")
-    verify.add_argument("--dir", dest="directory", type=Path, metavar="DIR", help="a folder made by pull")
+    verify.add_argument("name", metavar="NAME", nargs="?", type=_name, help=_NAME_HELP)
+    verify.add_argument(
+        "--dir", dest="directory", type=Path, metavar="DIR", help="a folder made by pull, instead of NAME"
+    )
     remove = add("rm", "Remove a model from the store; its blobs go with the next gc.")
-    remove.add_argument("name", metavar="NAME")
+    remove.add_argument("name", metavar="NAME", type=_name, help=_NAME_HELP)
     add("gc", "Delete blobs that no model uses.")
     add("doctor", "Examine the store and this installation.")
     return parser
@@ -147,33 +179,56 @@ def _source_options() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("source", metavar="SOURCE", help=_SOURCE_HELP)
     group = options.add_argument_group("source")
-    group.add_argument("--revision", default="", help="branch, tag or commit")
-    group.add_argument("--endpoint", default="", metavar="URL", help="another hub (or HF_ENDPOINT); trusted as it is")
-    group.add_argument("--allow-host", action="append", default=[], metavar="HOST", help="redirects may lead there too")
-    group.add_argument("--refuse-pickle", action="store_true", help="refuse repositories with torch weights only")
+    group.add_argument("--revision", default="", metavar="REVISION", help="branch, tag or commit (default: main)")
+    group.add_argument("--endpoint", default="", metavar="URL", help="another hub, trusted as it is (or HF_ENDPOINT)")
+    group.add_argument(
+        "--allow-host", action="append", default=[], metavar="HOST", help="let redirects lead to HOST too"
+    )
+    group.add_argument("--refuse-pickle", action="store_true", help="refuse a model that has torch weights only")
     return options
 
 
 def _move_options() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(add_help=False)
     group = options.add_argument_group("transfer")
-    group.add_argument("--workers", type=_count, default=0, metavar="N", help="move with N Ray workers")
     group.add_argument(
-        "--connections", type=_count, default=0, metavar="N", help="to each host, in all (16 per worker)"
+        "--workers", type=_count, default=0, metavar="N", help="move with N Ray workers (default: by size)"
     )
-    group.add_argument("--retry-seconds", type=_seconds, default=600.0, metavar="S", help="how long to try again (600)")
+    group.add_argument(
+        "--connections", type=_count, default=0, metavar="N", help="at most N to each host (default: 16 per worker)"
+    )
+    group.add_argument(
+        "--retry-seconds",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="give up after failing that long (default: 600)",
+    )
     return options
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 1024:
-        raise argparse.ArgumentTypeError("want a number from 1 to 1024")
-    return number
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_COUNT_MOST)) and 1 <= int(text) <= _COUNT_MOST):
+        raise argparse.ArgumentTypeError(f"want a number from 1 to {_COUNT_MOST}, got {text[:80]!r}")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 7 * 86400:
-        raise argparse.ArgumentTypeError("want seconds from 0 to 604800")
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= _SECONDS_MOST:
+        raise argparse.ArgumentTypeError(f"want seconds from 0 to {_SECONDS_MOST}, got {text[:80]!r}")
     return number
+
+
+def _name(text: str) -> str:
+    try:
+        text.encode()
+        names.model_tag(text)
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError("want UTF-8, got other bytes") from error
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(error.message.removeprefix("name: ")) from error
+    return text

@@ -1,36 +1,80 @@
 """What people see: progress on stderr, results on stdout, complaints on stderr. The only place that prints."""
 
+import datetime
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from aimodels_core.errors import AiModelsError
 from aimodels_core.messages import PublicationState, Stage
 from aimodels_core.units import human_bytes
 
 _PLAIN_SECONDS = 5.0
+_SAID_OTHERWISE = (Stage.QUEUED, Stage.READY, Stage.FAILED)
+"""Stages that need no line: nothing has happened yet, or the command is about to say how it ended."""
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_LOG_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class LogLines(logging.Formatter):
+    """Renders a log record as one line: when, how serious, the constant message, then its variables.
+
+    >>> record = logging.makeLogRecord({"levelname": "INFO", "msg": "model published", "created": 0.0, "model": "m"})
+    >>> LogLines().format(record)
+    '1970-01-01T00:00:00.000Z INFO model published model=m'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render a record."""
+        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        words = [f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z", record.levelname, record.getMessage()]
+        words += [f"{key}={value}" for key, value in vars(record).items() if key not in _LOG_FIELDS]
+        lines = [" ".join(words)]
+        if record.exc_info:
+            lines.append(self.formatException(record.exc_info))
+        return "\n".join(lines)
+
+
+def log_to_stderr() -> None:
+    """Show the logs of ai-models itself; those of libraries stay silent, they name every request."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogLines())
+    for root in ("aimodels_core", "aimodels_jobs"):
+        logger = logging.getLogger(root)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 def complain(error: AiModelsError) -> None:
     """Print an error."""
-    say(f"ai-models: {error.message}" + (f" ({error.code})" if error.code not in error.message else ""))
+    obvious = error.code in error.message or error.code == type(error).__name__
+    say(f"ai-models: {error.message}" + ("" if obvious else f" ({error.code})"))
 
 
 def say(line: str) -> None:
     """Print a line for people, on stderr."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - the command line's own output
+    print(_printable(line, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201 - the command line's own output
 
 
 def out(line: str) -> None:
     """Print a line of the result, on stdout."""
-    print(line, flush=True)  # noqa: T201 - the command line's own output
+    print(_printable(line, sys.stdout), flush=True)  # noqa: T201 - the command line's own output
 
 
 def out_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object, on stdout."""
-    out(json.dumps(value, ensure_ascii=False))
+    out(json.dumps(value))
+
+
+def _printable(line: str, stream: TextIO) -> str:
+    """Escape what would steer a terminal, or cannot be written at all: paths and messages come from strangers."""
+    encoding = stream.encoding or "utf-8"
+    return line.translate(_CONTROLS).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -58,6 +102,8 @@ class Progress:
 
     def show(self, state: PublicationState) -> None:
         """Take in a state."""
+        if state.stage in _SAID_OTHERWISE:
+            return
         if self._bar:
             self._bar.show(state)
             return
@@ -84,8 +130,10 @@ def describe(state: PublicationState) -> str:
     words = state.stage.value.lower()
     if state.stage is Stage.MOVING and state.bytes_total:
         percent = 100 * state.bytes_done // state.bytes_total
+        if state.bytes_reused >= state.bytes_total:
+            return f"nothing to move: the store has all {human_bytes(state.bytes_total)}"
         words += f" {human_bytes(state.bytes_done)} of {human_bytes(state.bytes_total)} ({percent}%)"
-        if state.bytes_per_second:
+        if state.bytes_per_second and state.bytes_transferred:
             words += f", {human_bytes(int(state.bytes_per_second))}/s"
     if state.trouble and not state.stage.running:
         return f"{words}: {state.trouble.message}"
@@ -102,7 +150,7 @@ class _Bar:
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
         from rich.progress import Progress as RichProgress
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True))
         self._progress = RichProgress(
             *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
         )

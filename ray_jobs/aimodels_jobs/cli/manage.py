@@ -11,7 +11,9 @@ from typing import Any
 
 from aimodels_core import folders, modelpack, names, oci
 from aimodels_core import pull as pulling
+from aimodels_core.digest import Digest
 from aimodels_core.errors import AiModelsError, NotPublished, UsageError
+from aimodels_core.oci import Manifest
 from aimodels_core.units import human_bytes
 from aimodels_jobs import midstate
 from aimodels_jobs.cli import assembly, display
@@ -44,6 +46,21 @@ def _writing(objects: Objects) -> Iterator[None]:
         writer.release()
 
 
+def _find(store: Store, name: str) -> tuple[Digest, Manifest]:
+    """Find a model by the name that a person gave it.
+
+    Raises:
+        NotPublished: no model of that name.
+    """
+    tag = names.model_tag(name)
+    try:
+        store.resolve_tag(names.LOCAL, tag)
+    except NotPublished as error:
+        where = store.objects.description
+        raise NotPublished(f"{name}: want a model of this store, got none of that name ({where})") from error
+    return manifest_of(store, names.LOCAL, tag)
+
+
 def _name(store: Store, tag: str) -> str:
     """Find the name that a person gave to a tag."""
     if not names.is_mapped(tag):
@@ -73,7 +90,10 @@ def ls(command: Command, env: Env) -> int:
         (name, human_bytes(manifest.size_bytes), config.get("format", ""), config.get("paramSize", ""), str(digest))
         for name, digest, manifest, config in found
     ]
-    display.table(("NAME", "SIZE", "FORMAT", "PARAMETERS", "DIGEST"), rows)
+    if rows:
+        display.table(("NAME", "SIZE", "FORMAT", "PARAMETERS", "DIGEST"), rows)
+    else:
+        display.say(f"no models in {command.store.store}; publish one with: ai-models publish SOURCE --name NAME")
     return 0
 
 
@@ -82,7 +102,7 @@ def pull(command: Command, env: Env) -> int:
     if command.directory is None:
         raise UsageError("pull: want --to DIR")
     store = _store(command, env)
-    digest, _ = manifest_of(store, names.LOCAL, names.model_tag(command.model))
+    digest, _ = _find(store, command.model)
     done = pulling.pull(StoreBlobs(store, names.LOCAL), digest, command.directory)
     if command.json:
         raw = dataclasses.asdict(done)
@@ -116,7 +136,7 @@ def verify(command: Command, env: Env) -> int:
 
 def _store_faults(command: Command, env: Env) -> list[dict[str, str]]:
     store = _store(command, env)
-    _, manifest = manifest_of(store, names.LOCAL, names.model_tag(command.model))
+    _, manifest = _find(store, command.model)
     return [dataclasses.asdict(fault) for fault in verify_blobs(store, names.LOCAL, manifest)]
 
 
@@ -126,7 +146,7 @@ def _folder_faults(folder: Path) -> list[dict[str, str]]:
         with (folder / folders.MARKER).open("rb") as file:
             data = file.read(oci.MAX_MANIFEST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{folder}: want a folder made by pull: {error.strerror}") from error
+        raise UsageError(f"{folder}: want a folder made by pull, got none ({error.strerror})") from error
     differences = pulling.verify_folder(oci.parse_manifest(data), folder)
     return [
         {"path": item.path, "want": item.want or item.kind.value, "got": item.got or item.kind.value}
@@ -137,8 +157,8 @@ def _folder_faults(folder: Path) -> list[dict[str, str]]:
 def remove(command: Command, env: Env) -> int:
     """Remove a model; its blobs go with the next gc."""
     store = _store(command, env)
+    _find(store, command.model)
     tag = names.model_tag(command.model)
-    store.resolve_tag(names.LOCAL, tag)
     with _writing(store.objects):
         store.remove(names.LOCAL, tag)
         if names.is_mapped(tag):
@@ -179,8 +199,8 @@ def doctor(command: Command, env: Env) -> int:
             rows.append(
                 (finding.name, "ok" if finding.passed else "FAILED" if finding.fatal else "warning", finding.detail)
             )
-    except NotPublished as error:
-        rows.append(("store", "ok", f"{error.message}; the first publication makes it"))
+    except NotPublished:
+        rows.append(("store", "ok", f"none yet at {command.store.store}; the first publication makes it"))
     except AiModelsError as error:
         fatal = True
         rows.append(("store", "FAILED", error.message))
