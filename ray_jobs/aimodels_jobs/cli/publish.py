@@ -176,7 +176,7 @@ async def _watch(
         etag = snapshot.etag
         if owning.done():
             owning.result()
-        elif snapshot.holder not in ("", told):
+        elif not snapshot.writing and snapshot.holder not in ("", told):
             told = snapshot.holder
             display.say(f"waiting for another writer of this store: {told}")
         state = next(p for p in snapshot.publications if p.uid == uid)
