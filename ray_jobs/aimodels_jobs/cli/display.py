@@ -133,8 +133,7 @@ def describe(state: PublicationState) -> str:
         if state.bytes_reused >= state.bytes_total:
             return f"nothing to move: the store has all {human_bytes(state.bytes_total)}"
         words += f" {human_bytes(state.bytes_done)} of {human_bytes(state.bytes_total)} ({percent}%)"
-        if state.bytes_per_second and state.bytes_transferred:
-            words += f", {human_bytes(int(state.bytes_per_second))}/s"
+        words += f", {_rate(state)}" if _rate(state) else ""
     if state.trouble and not state.stage.running:
         return f"{words}: {state.trouble.message}"
     if state.trouble and state.stage is Stage.WAITING:
@@ -142,20 +141,31 @@ def describe(state: PublicationState) -> str:
     return words
 
 
+def _rate(state: PublicationState) -> str:
+    """Render the rate of what moves; reused bytes are no rate."""
+    if not state.bytes_per_second or not state.bytes_transferred:
+        return ""
+    return f"{human_bytes(int(state.bytes_per_second))}/s"
+
+
 class _Bar:
     """A progress bar by rich."""
 
     def __init__(self, name: str) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True))
         self._progress = RichProgress(
-            *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+            *columns,
+            TextColumn("{task.fields[rate]}", markup=False),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
         )
         self._name = name
-        self._task = self._progress.add_task(name, total=None)
+        self._task = self._progress.add_task(name, total=None, rate="")
         self._progress.start()
 
     def show(self, state: PublicationState) -> None:
@@ -163,7 +173,11 @@ class _Bar:
         if state.trouble and state.stage is Stage.WAITING:
             words = f"{self._name}: {state.trouble.message[:100]}"
         self._progress.update(
-            self._task, description=words, completed=state.bytes_done, total=state.bytes_total or None
+            self._task,
+            description=words,
+            completed=state.bytes_done,
+            total=state.bytes_total or None,
+            rate=_rate(state),
         )
 
     def close(self) -> None:

@@ -149,9 +149,13 @@ def _folder_faults(folder: Path) -> list[dict[str, str]]:
         raise UsageError(f"{folder}: want a folder made by pull, got none ({error.strerror})") from error
     differences = pulling.verify_folder(oci.parse_manifest(data), folder)
     return [
-        {"path": item.path, "want": item.want or item.kind.value, "got": item.got or item.kind.value}
+        {"path": item.path, "want": _said(item.kind, item.want), "got": _said(item.kind, item.got)}
         for item in differences
     ]
+
+
+def _said(kind: folders.DifferenceKind, value: str) -> str:
+    return f"{value} bytes" if kind is folders.DifferenceKind.SIZE else value or "nothing"
 
 
 def remove(command: Command, env: Env) -> int:

@@ -69,7 +69,7 @@ def _print_plan(made: Plan) -> None:
     ]
     display.table(("FILE", "SIZE", "LAYER", "WAY", "PARTS"), rows)
     for note in made.notes:
-        display.out(f"note: {note.subject}: {note.message}")
+        display.out(f"{'left out' if note.code == 'LeftOut' else 'note'}: {note.subject}: {note.message}")
     seconds = made.seconds(_ESTIMATE_BYTES_PER_SECOND)
     display.out(
         f"total {human_bytes(made.bytes_total)}: {human_bytes(made.bytes_new)} to move in {made.parts} parts, "
@@ -225,7 +225,6 @@ def _print_result(command: Command, state: PublicationState, result: Mapping[str
             display.say(f"note: {note}")
     moved, reused = human_bytes(int(result["bytesTransferred"])), human_bytes(int(result["bytesReused"]))
     display.out(f"{result['name']}  {result['digest']}")
-    display.out(
-        f"{human_bytes(int(result['sizeBytes']))} in {result['seconds']:.1f} s: {moved} moved, {reused} reused, "
-        f"{result['workers']} workers ({result['engine']})"
-    )
+    workers = f", {result['workers']} worker(s) ({result['engine']})" if result["workers"] else ""
+    size = human_bytes(int(result["sizeBytes"]))
+    display.out(f"{size} in {result['seconds']:.1f} s: {moved} moved, {reused} reused{workers}")
