@@ -39,9 +39,7 @@ def main() -> int:
         first = asyncio.run(publish_all(hub.url))
         say("\n3. Again: the store has every byte, so nothing moves and no Ray starts.")
         again = {name: run("publish", repo, "--name", name, "--endpoint", hub.url) for name, repo in MODELS.items()}
-    say(
-        "\n4. Out of the store into folders, with the hub gone; every byte in store and folder is compared with its digest."
-    )
+    say("\n4. Out of the store into folders, with the hub gone; every byte is compared with its digest, twice.")
     rows = []
     for name in MODELS:
         run("pull", name, "--to", str(PULLED / name))
