@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
+from aimodels_core import names
+
 MAX_WANT_BYTES = 256 * 1024
 
 
@@ -94,8 +96,12 @@ class Want:
             revision=_text(raw, "revision", limit=256),
             credential=_text(raw, "credential", limit=8192),
         )
-        if not want.url or not want.scope:
-            raise ValueError("want: url and scope must not be empty")
+        if not want.url:
+            raise ValueError("url: want it not empty")
+        if not names.is_scope(want.scope):
+            raise ValueError("scope: want cluster, local or ns/<namespace>")
+        if not all(0x21 <= ord(c) <= 0x7E for c in want.credential):
+            raise ValueError("credential: want visible ASCII characters only")
         return want
 
     def to_json(self) -> bytes:

@@ -61,6 +61,17 @@ def namespace_repository(namespace: str) -> str:
     return f"ns/{namespace}"
 
 
+def is_scope(repository: str) -> bool:
+    """Say whether a model may belong to a repository; `public` belongs to nobody.
+
+    >>> is_scope("ns/ai-demo"), is_scope("ns/../x"), is_scope("public")
+    (True, False, False)
+    """
+    namespace = repository.removeprefix("ns/")
+    named = namespace != repository and _DNS_LABEL.fullmatch(namespace) is not None
+    return named or repository in (CLUSTER, LOCAL)
+
+
 def uid_tag(uid: str) -> str:
     """Name the tag of a Model object.
 

@@ -16,12 +16,13 @@ import secrets
 import socket
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 import ray
+import ray._raylet
 import ray.exceptions
 
 from aimodels_core.errors import AiModelsError, MoverLost
@@ -53,6 +54,11 @@ ENVIRONMENT: Final = {
 _GROUPS: Final = {"fetch": 32, "hash": 32, "control": 4}
 """Threads of a mover by kind of call: `control` answers at once, whatever the others do."""
 
+_TOKEN: Final = secrets.token_hex(32)
+"""Of every Ray that this process starts: Ray's core keeps the first token it used, whatever the environment says."""
+
+_TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")
+
 _OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024  # about the least that Ray takes; no payload goes through it
 _START_SECONDS: Final = 120.0
 _CONTROL_SECONDS: Final = 15.0
@@ -79,6 +85,8 @@ class Ray:
     def start(self) -> bool:
         """Join the cluster, or start it; False when this process is part of one already. Blocks for seconds.
 
+        What a failed start leaves behind is removed, so that another one may follow.
+
         Raises:
             MoverLost: code RayUnavailable.
         """
@@ -87,9 +95,13 @@ class Ray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray's own, about its own
             try:
-                ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **self._settings())
+                settings = self._settings()
+                ray._raylet.AuthenticationTokenLoader.instance().reset_cache()  # noqa: SLF001 - Ray has no other way
+                ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **settings)
             except Exception as error:  # whatever Ray raises: it has no tree of errors for this
-                raise MoverLost(f"ray: not started: {type(error).__name__}", code="RayUnavailable") from error
+                self.stop()
+                why = f"{type(error).__name__}: {str(error)[:300]}"
+                raise MoverLost(f"ray: not started: {why}", code="RayUnavailable") from error
         return True
 
     def stop(self) -> None:
@@ -98,15 +110,18 @@ class Ray:
             warnings.simplefilter("ignore")
             ray.shutdown()
             gc.collect()  # Ray leaves process objects behind that complain when they go
+        if os.environ.get("RAY_AUTH_TOKEN") == _TOKEN:
+            for name in _TOKEN_VARIABLES:
+                os.environ.pop(name, None)
 
     def _settings(self) -> dict[str, Any]:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         if self.address != "local":
             return {"address": self.address or "auto"}
-        if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        if not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")):
             # A token of its own, in memory: Ray would write one below HOME. Its ports are open to the network.
-            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+            os.environ["RAY_AUTH_TOKEN"] = _TOKEN
         return {
             "address": "local",
             "num_cpus": self.cpus,
@@ -286,14 +301,128 @@ class _RayMover:
         except TimeoutError as error:
             raise MoverLost(f"{self.name}: silent for {deadline_seconds:.0f} s", code="Silent") from error
         except ray.exceptions.RayError as error:
-            raise self._translated(error) from error
+            raise _translated(self.name, error) from error
 
-    def _translated(self, error: ray.exceptions.RayError) -> AiModelsError:
-        cause = getattr(error, "cause", None)
-        if isinstance(error, ray.exceptions.RayTaskError) and isinstance(cause, AiModelsError):
-            return cause
-        what = type(cause if cause is not None else error).__name__
-        return MoverLost(f"{self.name}: lost: {what}", code=what)
+
+class Hosted(Protocol):
+    """What `Detached` runs: an async class, made with one argument."""
+
+    async def settings(self) -> object:
+        """Return the argument it was made with."""
+        ...
+
+    async def ready(self, seconds: float) -> int:
+        """Wait until it serves; return its port."""
+        ...
+
+    async def stop(self) -> None:
+        """End cleanly."""
+        ...
+
+
+class Detached:
+    """A named actor that outlives whoever made it, and that Ray restarts when it dies.
+
+    Args:
+        cluster: where; joined now.
+        name: of the actor, in our namespace.
+        on: labels of the node it must run on.
+
+    Raises:
+        MoverLost: code RayUnavailable.
+    """
+
+    def __init__(self, cluster: Ray, name: str, *, on: Mapping[str, str] | None = None) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._on = dict(on or {})
+        self._joined_here = cluster.start()
+
+    def close(self) -> None:
+        """Leave the cluster; the actor stays."""
+        if self._joined_here:
+            self._cluster.stop()
+
+    def ensure(self, make: Callable[[Any], Hosted], settings: object, *, ready_seconds: float) -> int:
+        """Have the actor run with these settings, and wait until it serves; returns its port.
+
+        One that runs with the same settings is left alone, one with others is stopped and replaced.
+
+        Raises:
+            AiModelsError: why it does not serve; MoverLost when nobody answers in time.
+        """
+        actor = self._get_or_create(make, settings)
+        if not self._has(actor, settings, ready_seconds):
+            log.info("actor is replaced", extra={"actor": self._name})
+            self.remove(actor)
+            actor = self._get_or_create(make, settings)
+        port: int = self._ask(actor.ready.remote(ready_seconds), ready_seconds + _CONTROL_SECONDS)
+        return port
+
+    def remove(self, actor: Any = None) -> None:
+        """Stop the actor cleanly and see its name free; harmless when there is none.
+
+        Raises:
+            MoverLost: the name is still taken.
+        """
+        with contextlib.suppress(ValueError):
+            actor = actor or ray.get_actor(self._name, namespace=NAMESPACE)
+        if actor is None:
+            return
+        with contextlib.suppress(AiModelsError):  # one that does not listen is killed all the same
+            self._ask(actor.stop.remote(), _CONTROL_SECONDS)
+        deadline = time.monotonic() + _DEATH_SECONDS
+        with contextlib.suppress(ValueError, ray.exceptions.RayError):
+            ray.kill(actor, no_restart=True)
+        while time.monotonic() < deadline:
+            try:
+                ray.get_actor(self._name, namespace=NAMESPACE)
+            except ValueError:
+                return
+            time.sleep(0.1)
+        raise MoverLost(f"{self._name}: want it gone, got it still there", code="NotGone")
+
+    def _get_or_create(self, make: Callable[[Any], Hosted], settings: object) -> Any:
+        options: dict[str, Any] = {
+            "name": self._name,
+            "namespace": NAMESPACE,
+            "lifetime": "detached",
+            "get_if_exists": True,
+            "max_restarts": -1,
+            "max_task_retries": 0,
+            "num_cpus": 0,
+        }
+        if self._on:
+            options["label_selector"] = self._on
+        try:
+            return ray.remote(**options)(make).remote(settings)
+        except (ray.exceptions.RayError, ValueError) as error:
+            raise MoverLost(f"{self._name}: not started: {type(error).__name__}", code="NotStarted") from error
+
+    def _has(self, actor: Any, settings: object, seconds: float) -> bool:
+        """Tell whether it has these settings; those of another release may not even be readable."""
+        try:
+            return bool(self._ask(actor.settings.remote(), seconds) == settings)
+        except MoverLost as error:
+            if error.code == "Silent":
+                raise
+            return False
+
+    def _ask(self, reference: Any, seconds: float) -> Any:
+        try:
+            return ray.get(reference, timeout=seconds)
+        except ray.exceptions.GetTimeoutError as error:
+            raise MoverLost(f"{self._name}: silent for {seconds:.0f} s", code="Silent") from error
+        except ray.exceptions.RayError as error:
+            raise _translated(self._name, error) from error
+
+
+def _translated(name: str, error: ray.exceptions.RayError) -> AiModelsError:
+    cause = getattr(error, "cause", None)
+    if isinstance(error, ray.exceptions.RayTaskError) and isinstance(cause, AiModelsError):
+        return cause
+    what = type(cause if cause is not None else error).__name__
+    return MoverLost(f"{name}: lost: {what}", code=what)
 
 
 def _start_actor(make: type[Mover]) -> Any:

@@ -14,7 +14,9 @@ import dataclasses
 import hmac
 import json
 import logging
+import math
 import re
+from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -31,12 +33,15 @@ _SCOPE = re.compile(r"[a-z0-9][a-z0-9/-]{0,127}")
 _OPEN = frozenset({"/healthz", "/metrics"})
 
 
-def application(coordinator: Coordinator, token: str) -> web.Application:
+def application(coordinator: Coordinator, token: str | Callable[[], str]) -> web.Application:
     """Make the application.
 
     Args:
         coordinator: started by the caller.
-        token: what callers must show; never empty.
+        token: what callers must show, or what gives it when it may change; never empty.
+
+    Raises:
+        UsageError: an empty token.
     """
     if not token:
         raise UsageError("service: want a token, got none")
@@ -51,11 +56,10 @@ def application(coordinator: Coordinator, token: str) -> web.Application:
     return app
 
 
-def _guard(token: str) -> Middleware:
-    wanted = f"Bearer {token}".encode()
-
+def _guard(token: str | Callable[[], str]) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        wanted = f"Bearer {token if isinstance(token, str) else token()}".encode()
         shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if request.path not in _OPEN and not hmac.compare_digest(shown, wanted):
             return _problem(401, "Unauthorized", "want a bearer token that this coordinator knows")
@@ -72,7 +76,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _problem(409 if error.code == "StaleGeneration" else 400, error.code, error.message)
     except AiModelsError as error:
         return _problem(503 if error.retryable else 422, error.code, error.message)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return _problem(400, "BadRequest", str(error)[:500])
 
 
@@ -100,7 +104,10 @@ class _Api:
 
     async def state(self, request: web.Request) -> web.Response:
         seen = request.headers.get("If-None-Match", "")
-        wait = min(max(float(request.query.get("wait", "0")), 0.0), MAX_WAIT_SECONDS)
+        wait = float(request.query.get("wait", "0"))
+        if not math.isfinite(wait):
+            raise UsageError("wait: want a number of seconds")
+        wait = min(max(wait, 0.0), MAX_WAIT_SECONDS)
         snapshot = await self._coordinator.changed(seen, wait_seconds=wait) if seen else self._coordinator.snapshot()
         headers = {"ETag": snapshot.etag, "Cache-Control": "no-store"}
         if snapshot.etag == seen:

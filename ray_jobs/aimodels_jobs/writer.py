@@ -157,8 +157,10 @@ class FolderWriter:
 
     def acquire(self, budget_seconds: float) -> None:
         """Become the writer (see `Writer`)."""
-        if self._handle is not None:
+        with contextlib.suppress(WriterBusy):
+            self.check()
             return
+        self.release()
         deadline = self._monotonic() + budget_seconds
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

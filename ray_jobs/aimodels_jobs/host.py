@@ -1,0 +1,41 @@
+"""`python -m aimodels_jobs.host …`: have the coordinator run as a detached actor of a Ray cluster.
+
+What a submission to the cluster's Jobs API runs. Running it again changes nothing; when the settings differ, the actor
+is stopped and replaced. Settings carry paths of secrets, never secrets. What the actor does is in `hosting`.
+"""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Sequence
+
+from aimodels_core.errors import AiModelsError, UsageError
+from aimodels_jobs import fleet
+from aimodels_jobs.host_options import parse
+from aimodels_jobs.hosting import Host
+
+ACTOR_NAME = "coordinator"
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_TEMPORARY = 0, 1, 2, 75
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make sure that the coordinator runs in the cluster; returns an exit code as `ai-models` does."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        options = parse(sys.argv[1:] if argv is None else argv)
+        with contextlib.closing(
+            fleet.Detached(fleet.Ray(options.ray_address), ACTOR_NAME, on=dict(options.on))
+        ) as place:
+            port = place.ensure(Host, options.settings, ready_seconds=options.ready_seconds)
+    except UsageError as error:
+        sys.stderr.write(f"coordinator: {error.message}\n")
+        return EXIT_USAGE
+    except AiModelsError as error:
+        sys.stderr.write(f"coordinator: {error.message}\n")
+        return EXIT_TEMPORARY if error.retryable else EXIT_FAILED
+    sys.stdout.write(f"coordinator serves on port {port}\n")
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

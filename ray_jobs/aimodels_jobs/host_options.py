@@ -1,0 +1,147 @@
+"""What the coordinator's server is told: values, and the options of `python -m aimodels_jobs.host`. No I/O.
+
+Settings become arguments of an actor, which Ray keeps and shows: paths of secrets are in them, never secrets.
+"""
+
+import argparse
+import dataclasses
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+from aimodels_core.errors import UsageError
+
+PORT = 18270
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostSettings:
+    """How a coordinator is run.
+
+    Args:
+        store: a folder that all movers see, or `s3://bucket/prefix`.
+        token_file: file with the token that callers must show; followed when it changes.
+        s3_endpoint: URL of the S3 server; empty for Amazon's.
+        s3_region: of signatures.
+        s3_credentials: folder with the files `accessKey` and `secretKey`; empty for the usual AWS variables.
+        s3_virtual_host: the bucket in the host name and not in the path.
+        s3_ca_file: PEM file to verify the S3 server with; empty for the system's.
+        hub_endpoint: of the administrator's hub; empty for huggingface.co.
+        hub_token_file: file with the token for wants that bring none; empty for no token.
+        hub_ca_file: PEM file to verify hubs with; empty for the system's.
+        allow_hosts: further hosts that redirects may lead to.
+        private_cidrs: networks that are not global and may be reached all the same.
+        refuse_pickle: refuse repositories that have torch weights only.
+        bind: address to listen on.
+        port: to listen on; 0 for any.
+        tls_cert: PEM file of the server's certificate chain, followed when it changes; empty for no TLS.
+        tls_key: PEM file of its key.
+        movers: how many; 0 for one per node.
+        connections: to each payload host, for all movers together; 0 for 16 per mover.
+        inline: one mover in the coordinator's own process instead of Ray's.
+    """
+
+    store: str
+    token_file: str
+    s3_endpoint: str = ""
+    s3_region: str = "us-east-1"
+    s3_credentials: str = ""
+    s3_virtual_host: bool = False
+    s3_ca_file: str = ""
+    hub_endpoint: str = ""
+    hub_token_file: str = ""
+    hub_ca_file: str = ""
+    allow_hosts: tuple[str, ...] = ()
+    private_cidrs: tuple[str, ...] = ()
+    refuse_pickle: bool = False
+    bind: str = "127.0.0.1"
+    port: int = PORT
+    tls_cert: str = ""
+    tls_key: str = ""
+    movers: int = 0
+    connections: int = 0
+    inline: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            UsageError.
+        """
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise UsageError("tls: want both a certificate and a key file, or neither")
+        if not self.token_file:
+            raise UsageError("token file: want a path, got none")
+        if "://" in self.store:
+            place = urllib.parse.urlsplit(self.store)
+            if place.scheme != "s3" or not place.netloc or place.query or place.fragment or "@" in place.netloc:
+                raise UsageError("store: want a folder or s3://bucket/prefix")
+        elif not self.store:
+            raise UsageError("store: want a folder or s3://bucket/prefix, got nothing")
+        if "@" in urllib.parse.urlsplit(self.s3_endpoint).netloc:
+            raise UsageError("s3 endpoint: want a URL without credentials in it")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostOptions:
+    """A parsed command line.
+
+    Args:
+        settings: of the server.
+        ray_address: of the cluster; empty for the one that this process is part of, or that RAY_ADDRESS names.
+        on: labels of the node that the actor must run on.
+        ready_seconds: how long to wait until it serves.
+    """
+
+    settings: HostSettings
+    ray_address: str
+    on: tuple[tuple[str, str], ...]
+    ready_seconds: float
+
+
+def parse(argv: Sequence[str]) -> HostOptions:
+    """Parse a command line; prints usage and exits with 2 when it is wrong.
+
+    Raises:
+        UsageError: options that do not fit together.
+    """
+    raw = vars(_parser().parse_args(argv))
+    own = {field.name for field in dataclasses.fields(HostSettings)}
+    settings: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in raw.items() if n in own}
+    return HostOptions(HostSettings(**settings), raw["ray_address"], tuple(raw["on"]), raw["ready_seconds"])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="aimodels_jobs.host", description="Run the coordinator in a Ray cluster.")
+    add = parser.add_argument
+    add("--store", required=True, metavar="PLACE", help="folder or s3://bucket/prefix")
+    add("--token-file", required=True, metavar="FILE", help="the token that callers must show")
+    add("--s3-endpoint", default="", metavar="URL")
+    add("--s3-region", default="us-east-1", metavar="NAME")
+    add("--s3-credentials", default="", metavar="DIR", help="folder with the files accessKey and secretKey")
+    add("--s3-virtual-host", action="store_true")
+    add("--s3-ca-file", default="", metavar="FILE")
+    add("--hub-endpoint", default="", metavar="URL", help="trusted as it is")
+    add("--hub-token-file", default="", metavar="FILE", help="for wants that bring no token")
+    add("--hub-ca-file", default="", metavar="FILE")
+    add("--allow-host", dest="allow_hosts", action="append", default=[], metavar="HOST")
+    add("--allow-private-cidr", dest="private_cidrs", action="append", default=[], metavar="CIDR")
+    add("--refuse-pickle", action="store_true")
+    add("--bind", default="127.0.0.1", metavar="ADDRESS")
+    add("--port", type=int, default=PORT)
+    add("--tls-cert", default="", metavar="FILE")
+    add("--tls-key", default="", metavar="FILE")
+    add("--movers", type=int, default=0, metavar="N", help="0: one per node")
+    add("--connections", type=int, default=0, metavar="N", help="to each payload host, in all; 0: 16 per mover")
+    add("--inline", action="store_true", help="one mover in the coordinator's own process")
+    add("--ray-address", default="", metavar="ADDRESS")
+    add("--on", action="append", type=_label, default=[], metavar="LABEL=VALUE", help="label of the node to run on")
+    add("--ready-seconds", type=float, default=120.0, metavar="S")
+    return parser
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not name or not found:
+        raise argparse.ArgumentTypeError("want LABEL=VALUE")
+    return name, value
