@@ -112,7 +112,7 @@ def enter(name: str, words: tuple[str, ...]) -> int:
     first = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0]
     namespaces = ("--net", "--mount", "--pid", "--ipc", "--uts")
     assignments = [f"{key}={value}" for key, value in environment.of(layout, os.environ).items()]
-    command = ["nsenter", f"--target={first}", *namespaces, "env", *assignments, *words]
+    command = ["nsenter", f"--target={first}", *namespaces, f"--wd={CHECKOUT}", "env", *assignments, *words]
     return subprocess.run(command, cwd=CHECKOUT, check=False).returncode
 
 
