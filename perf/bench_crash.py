@@ -35,10 +35,14 @@ def run(bench: Bench, result: Result) -> None:
         Goal("R12b", "fetched again, as a share of the rest", 0.05, again / rest, at_least=False),
     ]
     result.notes += [
-        f"{_FILES} files of {file_bytes // models.MIB} MiB; worst of all repetitions; counted by the source, which counts what "
-        "lay in socket buffers too",
-        f"the window is the mover's memory ({buffers.POOL_BYTES // models.MIB} MiB); one run ({plan.RUN_BYTES // models.MIB} "
-        "MiB) per file may be hashed while its checkpoint is not written yet",
+        (
+            f"{_FILES} files of {file_bytes // models.MIB} MiB; worst of all repetitions; counted by the source, which counts what "
+            "lay in socket buffers too"
+        ),
+        (
+            f"the window is the mover's memory ({buffers.POOL_BYTES // models.MIB} MiB); one run ({plan.RUN_BYTES // models.MIB} "
+            "MiB) per file may be hashed while its checkpoint is not written yet"
+        ),
     ]
     if file_bytes < _MOST_FILE_BYTES:
         result.notes.append("the rest is too small here for R12b: the window alone is more than 5 % of it")
@@ -51,7 +55,7 @@ def _killed(bench: Bench, hub: HubProcess, s3: S3Server, size_bytes: int) -> Sam
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(Running(words, env=env, cwd=ROOT))
         deadline = time.monotonic() + 300
-        while _sent(hub) < size_bytes // 2 and time.monotonic() < deadline:
+        while _sent(hub) < size_bytes // 2 and running.alive and time.monotonic() < deadline:
             time.sleep(0.05)
         running.signal(signal.SIGKILL)
         running.wait(timeout_seconds=60, codes=(-signal.SIGKILL,))

@@ -20,7 +20,7 @@ _FILES = 4
 def run(bench: Bench, result: Result) -> None:
     """The baseline streams four files at once through the registry, without a disk: the best that a pusher can do."""
     with contextlib.ExitStack() as stack:
-        size = bench.file_bytes // 2
+        size = bench.file_bytes
         model = stack.enter_context(models.folder(bench.work / "source", files=_FILES, file_bytes=size))
         origin = stack.enter_context(source.serving({"model": model}, work=bench.work))
         variants = _Variants(bench, origin, models.size_bytes(model))

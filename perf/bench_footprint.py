@@ -66,7 +66,7 @@ def _huge(bench: Bench, cut_bytes: int) -> Sample:
         watch = Watch({"source": origin.pids, "target": (s3.server.process.pid,)})
         running = stack.enter_context(Running(words, env=env, cwd=ROOT))
         deadline = time.monotonic() + 300
-        while (sent := int(hub.stats()["payloadBytes"])) < cut_bytes and time.monotonic() < deadline:
+        while (sent := int(hub.stats()["payloadBytes"])) < cut_bytes and running.alive and time.monotonic() < deadline:
             time.sleep(0.1)
         running.signal(signal.SIGINT)
         spent = running.wait(timeout_seconds=60, codes=(130,))

@@ -25,11 +25,13 @@ class Source:
         endpoint: base URL of the hub's API.
         ca_file: to verify the payload host with; empty without TLS.
         pids: its processes.
+        payload: base URL of the payload host, without signatures.
     """
 
     endpoint: str
     ca_file: str
     pids: tuple[int, ...]
+    payload: str = ""
 
     def environment(self) -> dict[str, str]:
         """What the hub's own client needs to read from here."""
@@ -62,7 +64,7 @@ def serving(
             return [*module, *words]
 
         with started(command, cwd=ROOT, seconds=120) as hub:
-            yield Source(hub.url, str(made.ca) if made else "", (payload.process.pid, hub.process.pid))
+            yield Source(hub.url, str(made.ca) if made else "", (payload.process.pid, hub.process.pid), payload.url)
 
 
 def _made(folder: Path) -> Path:

@@ -65,8 +65,8 @@ class Running:
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> None:
         self._files = contextlib.ExitStack()
-        self._out = self._files.enter_context(tempfile.TemporaryFile())
-        self._err = self._files.enter_context(tempfile.TemporaryFile())
+        self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+        self._err = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         self._command = command
         self._began = time.monotonic()
         self._process = subprocess.Popen(
@@ -93,6 +93,11 @@ class Running:
     def pid(self) -> int:
         """Process id, which is that of its group too."""
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the whole group."""
