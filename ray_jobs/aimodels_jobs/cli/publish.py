@@ -225,6 +225,7 @@ def _print_result(command: Command, state: PublicationState, result: Mapping[str
             display.say(f"note: {note}")
     moved, reused = human_bytes(int(result["bytesTransferred"])), human_bytes(int(result["bytesReused"]))
     display.out(f"{result['name']}  {result['digest']}")
-    workers = f", {result['workers']} worker(s) ({result['engine']})" if result["workers"] else ""
+    number = int(result["workers"])
+    workers = f", {number} worker{'s' if number > 1 else ''} ({result['engine']})" if number else ""
     size = human_bytes(int(result["sizeBytes"]))
     display.out(f"{size} in {result['seconds']:.1f} s: {moved} moved, {reused} reused{workers}")
