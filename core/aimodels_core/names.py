@@ -189,14 +189,16 @@ def tag_index_link(repository: str, tag: str, digest: Digest) -> str:
 # What ai-models keeps in the same store beside the registry.
 
 
-def checkpoint(digest: Digest, run: str) -> str:
+def checkpoint(digest: Digest, scope: str, run: str) -> str:
     """Key of one checkpoint of a blob in transfer; `run` is one path component."""
-    return f"{checkpoints_prefix(digest)}{run}.json"
+    return f"{checkpoints_prefix(digest, scope)}{run}.json"
 
 
-def checkpoints_prefix(digest: Digest | None = None) -> str:
-    """Prefix of a blob's checkpoints, or of all."""
-    return f"{_OWN}/checkpoints/{digest.hex}/" if digest else f"{_OWN}/checkpoints/"
+def checkpoints_prefix(digest: Digest | None = None, scope: str = "") -> str:
+    """Prefix of a blob's checkpoints within one trust scope, of all that blob's, or of all."""
+    if digest is None:
+        return f"{_OWN}/checkpoints/"
+    return f"{_OWN}/checkpoints/{digest.hex}/{scope}/" if scope else f"{_OWN}/checkpoints/{digest.hex}/"
 
 
 def staging(name: str) -> str:

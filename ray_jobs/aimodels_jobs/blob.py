@@ -16,7 +16,7 @@ from aimodels_core.errors import AiModelsError, DigestMismatch, NotPublished, St
 from aimodels_core.source import ReadTicket
 from aimodels_jobs import plan
 from aimodels_jobs.asking import Asking
-from aimodels_jobs.checkpoints import Checkpoints, Resume
+from aimodels_jobs.checkpoints import Checkpoints, Record, Resume
 from aimodels_jobs.dispatch import Dispatcher
 from aimodels_jobs.flight import Flight, Pace, Patience
 from aimodels_jobs.layout import Store
@@ -52,7 +52,7 @@ class BlobMove:
     Args:
         file: the row of the plan.
         source: where it is read.
-        repositories: where it is linked once its digest matched.
+        repositories: where it is linked once its digest matched; what is on its way belongs to the last of them.
         tools: the coordinator's.
         meter: the publication's.
         owner: whose share of the movers it uses.
@@ -83,6 +83,7 @@ class BlobMove:
         self._upload: Upload | None = None
         self._recheck = False
         self._pace = Pace(tools.patience)
+        self.scope = repositories[-1]
         self.path = file.file.path
         self.checksum = tools.store.objects.checksum
         self.patience = tools.patience
@@ -158,7 +159,8 @@ class BlobMove:
             return Resume.nothing()
         checkpoints, objects = self._tools.checkpoints, self._tools.store.objects
         size = self._file.file.size_bytes
-        resume = await self._tools.threads.run(checkpoints.load, self._digest, size, plan.part_bytes(size))
+        load = checkpoints.load
+        resume = await self._tools.threads.run(load, self._digest, self.scope, size, plan.part_bytes(size))
         if resume.upload is None:
             key = self._tools.store.blob_key(self._digest)
             upload = await self._tools.threads.run(objects.create_upload, key, size)
@@ -169,7 +171,8 @@ class BlobMove:
     def save(self, run: int, records: Sequence[PartRecord], state: bytes, digest_hex: str) -> None:
         """Write the checkpoint of a run that is stored and hashed, if its hash state means anything elsewhere; blocks."""
         if self._upload is not None and self._tools.dispatcher.portable:
-            self._tools.checkpoints.save(self._digest, self._upload, run, records, state, digest_hex)
+            record = Record(self._upload, run, tuple(records), state, digest_hex)
+            self._tools.checkpoints.save(self._digest, self.scope, record)
 
     async def launch(self, run: Run) -> Flight:
         """Wait for a lease and make the flight of a run."""
@@ -188,13 +191,13 @@ class BlobMove:
         if upload is None:
             return
         await self._tools.threads.run(lambda: store.objects.complete(upload, records, recheck=self._recheck))
-        await self._tools.threads.run(self._tools.checkpoints.discard, self._digest)
+        await self._tools.threads.run(self._tools.checkpoints.discard, self._digest, self.scope)
 
     async def _discard(self) -> None:
         upload, self._upload, self._recheck = self._upload, None, False
         if upload is not None:
             await self._tools.threads.run(self._tools.store.objects.abort, upload)
-            await self._tools.threads.run(self._tools.checkpoints.discard, self._digest)
+            await self._tools.threads.run(self._tools.checkpoints.discard, self._digest, self.scope)
 
 
 class _Convoy:

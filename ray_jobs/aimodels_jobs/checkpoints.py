@@ -1,7 +1,9 @@
 """Checkpoints of blobs on their way: what is stored and hashed, so that the next process goes on from there.
 
 One write-once record per run. A chain of records from run 0 on, all of one upload, is what can be resumed; a record
-that cannot be read ends the chain and is no error. Where to go on is decided here, how a run is moved is not.
+that cannot be read ends the chain and is no error. Records belong to a trust scope: what one tenant read and hashed
+never spares another the proof that its own source has those bytes. Where to go on is decided here, how a run is moved
+is not.
 """
 
 import dataclasses
@@ -30,7 +32,6 @@ class Record:
 
     Args:
         upload: where its parts went.
-        part_bytes: how the blob was cut; 0 when it was not said.
         run: index of the run, from 0.
         parts: its parts, in order.
         state: the hash state after it; empty when there is none, as after the last run.
@@ -38,7 +39,6 @@ class Record:
     """
 
     upload: Upload
-    part_bytes: int
     run: int
     parts: tuple[PartRecord, ...]
     state: bytes
@@ -47,14 +47,13 @@ class Record:
     def render(self) -> bytes:
         """Render as JSON.
 
-        >>> r = Record(Upload("k", "u", 3), 3, 0, (PartRecord(1, 0, 3, "e", "0" * 16),), b"", "")
+        >>> r = Record(Upload("k", "u", 3), 0, (PartRecord(1, 0, 3, "e", "0" * 16),), b"", "")
         >>> Record.parse(r.render()) == r
         True
         """
         document = {
             "version": _VERSION,
             "upload": {"key": self.upload.key, "id": self.upload.id, "sizeBytes": self.upload.size_bytes},
-            "partBytes": self.part_bytes,
             "run": self.run,
             "parts": [[p.number, p.start, p.size_bytes, p.etag, p.checksum] for p in self.parts],
             "state": self.state.hex(),
@@ -79,7 +78,6 @@ class Record:
                 raise ValueError("parts: want at least one, each with a checksum of 16 hex digits")
             return cls(
                 Upload(str(upload["key"]), str(upload["id"]), int(upload["sizeBytes"])),
-                int(document["partBytes"]),
                 int(document["run"]),
                 parts,
                 bytes.fromhex(document["state"]),
@@ -99,7 +97,6 @@ class Resume:
         state: hash state after them; None at the start.
         digest_hex: the whole digest when nothing is left but the commit; empty otherwise.
         next_run: index of the first run that is still to do.
-        loose: parts beyond a gap that are stored; they were hashed, but their state is of no use.
     """
 
     upload: Upload | None
@@ -107,7 +104,6 @@ class Resume:
     state: bytes | None = None
     digest_hex: str = ""
     next_run: int = 0
-    loose: tuple[PartRecord, ...] = ()
 
     @classmethod
     def nothing(cls) -> "Resume":
@@ -115,19 +111,12 @@ class Resume:
         return cls(None)
 
 
-def chain(records: Iterable[Record]) -> tuple[tuple[Record, ...], tuple[PartRecord, ...]]:
-    """Choose the longest chain of runs 0, 1, … of one upload, without a gap in bytes; and the loose parts beyond it."""
+def chain(records: Iterable[Record]) -> tuple[Record, ...]:
+    """Choose the longest chain of runs 0, 1, … of one upload, without a gap in bytes."""
     by_upload: dict[str, dict[int, Record]] = {}
     for record in records:
         by_upload.setdefault(record.upload.id, {})[record.run] = record
-    best: tuple[Record, ...] = ()
-    loose: tuple[PartRecord, ...] = ()
-    for _, runs in sorted(by_upload.items()):
-        found = _chain_of(runs)
-        if not best or _bytes(found) > _bytes(best):
-            rest = (runs[run] for run in sorted(runs) if run >= len(found))
-            best, loose = found, tuple(part for record in rest for part in record.parts)
-    return best, loose
+    return max((_chain_of(runs) for _, runs in sorted(by_upload.items())), key=_bytes, default=())
 
 
 def _chain_of(runs: Mapping[int, Record]) -> tuple[Record, ...]:
@@ -163,55 +152,50 @@ class Checkpoints:
         self._objects = objects
         self._clock = clock
 
-    def save(
-        self,
-        digest: Digest,
-        upload: Upload,
-        run: int,
-        records: Sequence[PartRecord],
-        state: bytes | None,
-        digest_hex: str = "",
-    ) -> None:
+    def save(self, digest: Digest, scope: str, record: Record) -> None:
         """Write the record of a run; an earlier one of the same run stays, and the better one counts.
+
+        Args:
+            digest: of the blob.
+            scope: the repository whose source was read.
+            record: what is stored and hashed.
 
         Raises:
             StoreFull, StoreUnavailable, StoreUnsafe.
         """
-        part_bytes = max((record.size_bytes for record in records), default=0)
-        record = Record(upload, part_bytes, run, tuple(records), state or b"", digest_hex)
-        self._objects.put(names.checkpoint(digest, f"{run:06d}-{secrets.token_hex(4)}"), record.render())
+        self._objects.put(names.checkpoint(digest, scope, f"{record.run:06d}-{secrets.token_hex(4)}"), record.render())
 
-    def load(self, digest: Digest, size_bytes: int, part_bytes: int) -> Resume:
-        """Find where to go on: the longest chain whose parts the store still has as recorded.
+    def load(self, digest: Digest, scope: str, size_bytes: int, part_bytes: int) -> Resume:
+        """Find where to go on: the longest chain of a scope whose parts the store still has as recorded.
 
         Uploads that cannot be gone on with are dropped, and so are all records when nothing is left of them.
 
         Raises:
             StoreUnavailable.
         """
-        records = self._records(digest)
+        records = self._records(digest, scope)
         fitting = [r for r in records if _fits(r, names.blob_data(digest), size_bytes, part_bytes)]
         while fitting:
-            runs, loose = chain(fitting)
+            runs = chain(fitting)
             upload = (runs or fitting)[0].upload
-            resume = self._verified(upload, runs, loose)
+            resume = self._verified(upload, runs)
             if resume is not None:
                 self._drop_uploads({r.upload.id: r.upload for r in records if r.upload.id != upload.id}.values())
                 return resume
             fitting = [record for record in fitting if record.upload.id != upload.id]
         self._drop_uploads({record.upload.id: record.upload for record in records}.values())
-        self.discard(digest)
+        self.discard(digest, scope)
         return Resume.nothing()
 
-    def discard(self, digest: Digest) -> None:
-        """Remove all records of a blob; its upload is another matter."""
-        for info in list(self._objects.list(names.checkpoints_prefix(digest))):
+    def discard(self, digest: Digest, scope: str) -> None:
+        """Remove all records of a blob in a scope; its upload is another matter."""
+        for info in list(self._objects.list(names.checkpoints_prefix(digest, scope))):
             self._objects.delete(info.key)
 
-    def abandon(self, digest: Digest, objects: Objects | None = None) -> None:
-        """Drop the uploads of a blob, and all its records."""
-        self._drop_uploads({r.upload.id: r.upload for r in self._records(digest)}.values(), objects)
-        self.discard(digest)
+    def abandon(self, digest: Digest, scope: str = "") -> None:
+        """Drop the uploads of a blob and all its records, in one scope or in all."""
+        self._drop_uploads({r.upload.id: r.upload for r in self._records(digest, scope)}.values())
+        self.discard(digest, scope)
 
     def unclaimed(self, claimed: Collection[Digest], *, older_seconds: float = UNCLAIMED_SECONDS) -> tuple[Digest, ...]:
         """List blobs that nobody works on and whose newest record is older than that."""
@@ -223,8 +207,8 @@ class Checkpoints:
         found = (_digest(digest_hex) for digest_hex, modified in newest.items() if modified < limit)
         return tuple(digest for digest in found if digest is not None and digest not in claimed)
 
-    def _verified(self, upload: Upload, runs: Sequence[Record], loose: tuple[PartRecord, ...]) -> Resume | None:
-        recorded = (*(part for record in runs for part in record.parts), *loose)
+    def _verified(self, upload: Upload, runs: Sequence[Record]) -> Resume | None:
+        recorded = tuple(part for record in runs for part in record.parts)
         try:
             kept = self._objects.kept_parts(upload, recorded)
         except NotPublished:
@@ -236,13 +220,13 @@ class Checkpoints:
                 break
             whole.append(record)
         records = tuple(part for record in whole for part in record.parts)
-        rest = tuple(part for part in recorded[len(records) :] if part.number in kept)
         if not whole:
-            return Resume(upload, loose=rest)
-        return Resume(upload, records, whole[-1].state or None, whole[-1].digest_hex, len(whole), rest)
+            return Resume(upload)
+        return Resume(upload, records, whole[-1].state or None, whole[-1].digest_hex, len(whole))
 
-    def _records(self, digest: Digest) -> list[Record]:
-        return list(self._parsed(info.key for info in list(self._objects.list(names.checkpoints_prefix(digest)))))
+    def _records(self, digest: Digest, scope: str) -> list[Record]:
+        keys = [info.key for info in self._objects.list(names.checkpoints_prefix(digest, scope))]
+        return list(self._parsed(keys))
 
     def _parsed(self, keys: Iterable[str]) -> Iterator[Record]:
         for key in keys:
@@ -253,9 +237,9 @@ class Checkpoints:
             except (ValueError, ArtifactInvalid) as error:
                 log.warning("checkpoint not readable", extra={"key": key, "error": str(error)[:200]})
 
-    def _drop_uploads(self, uploads: Iterable[Upload], objects: Objects | None = None) -> None:
+    def _drop_uploads(self, uploads: Iterable[Upload]) -> None:
         for upload in uploads:
-            (objects or self._objects).abort(upload)
+            self._objects.abort(upload)
 
 
 def _fits(record: Record, key: str, size_bytes: int, part_bytes: int) -> bool:

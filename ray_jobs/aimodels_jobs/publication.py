@@ -77,7 +77,7 @@ class Publication:
         self._meter = meter
         self._show = show
         self._small: dict[str, bytes] = {}
-        self._moving: set[Digest] = set()
+        self._moving: dict[Digest, str] = {}
         self._notices: tuple[Notice, ...] = ()
 
     async def run(self) -> Published:
@@ -120,10 +120,9 @@ class Publication:
 
     async def abandon(self) -> None:
         """Drop what was begun and will not be gone on with: uploads and checkpoints."""
-        store, checkpoints = self._workshop.store, self._workshop.checkpoints
-        for digest in self._moving:
+        for digest, scope in self._moving.items():
             async with self._workshop.locks.hold(digest):
-                await self._workshop.threads.run(checkpoints.abandon, digest, store.objects)
+                await self._workshop.threads.run(self._workshop.checkpoints.abandon, digest, scope)
 
     async def _survey(self) -> Survey:
         workshop = self._workshop
@@ -295,11 +294,11 @@ class Publication:
             if way is Way.REUSE:
                 self._meter.add_hashed(row.file.size_bytes)
                 return
-            self._moving.add(digest)
             now = dataclasses.replace(row, way=way)
             blob = BlobMove(now, self._source, links, tools, self._meter, owner=self._want.uid, allowed=allowed)
+            self._moving[digest] = blob.scope
             await blob.move()
-            self._moving.discard(digest)
+            del self._moving[digest]
 
     async def _commit(self, found: Survey, digests: Mapping[str, Digest], facts: ModelFacts) -> Artifact:
         """Write config and manifest, then the tag; read back what was written.

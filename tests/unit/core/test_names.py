@@ -81,7 +81,7 @@ def test_blob_keys_parse_back_and_others_do_not() -> None:
 
 def test_keys_of_our_own_lie_beside_the_registry() -> None:
     keys = [
-        names.checkpoint(DIGEST, "run"),
+        names.checkpoint(DIGEST, "local", "run"),
         names.staging("x"),
         names.writer_lease(7),
         names.probe_prefix(),

@@ -30,19 +30,19 @@ def _state(run: int) -> bytes:
     return bytes([run]) * 40
 
 
-def _saved(folder: Folder, runs: list[int], *, upload: Upload | None = None) -> Upload:
+def _saved(folder: Folder, runs: list[int], *, upload: Upload | None = None, scope: str = "local") -> Upload:
     """Send and save these runs of the blob."""
     upload = upload or folder.create_upload(blob_key(DATA), len(DATA))
     for run in runs:
         records = send(folder, upload, DATA, numbers=RUNS[run], part_bytes=PART)
         last = run == len(RUNS) - 1
         state, digest = (b"", DIGEST.hex) if last else (_state(run), "")
-        Checkpoints(folder).save(DIGEST, upload, run, records, state, digest)
+        Checkpoints(folder).save(DIGEST, scope, Record(upload, run, tuple(records), state, digest))
     return upload
 
 
-def _load(folder: Folder) -> Resume:
-    return Checkpoints(folder).load(DIGEST, len(DATA), PART)
+def _load(folder: Folder, scope: str = "local") -> Resume:
+    return Checkpoints(folder).load(DIGEST, scope, len(DATA), PART)
 
 
 def test_without_checkpoints_it_begins_at_the_beginning(folder: Folder) -> None:
@@ -56,7 +56,6 @@ def test_it_goes_on_after_the_last_run_without_a_gap(folder: Folder) -> None:
 
     assert (resume.upload, resume.next_run, resume.state, resume.digest_hex) == (upload, 2, _state(1), "")
     assert [record.number for record in resume.records] == [1, 2, 3, 4, 5, 6]
-    assert [record.number for record in resume.loose] == [10]
 
 
 def test_when_all_is_hashed_only_the_commit_is_left(folder: Folder) -> None:
@@ -116,12 +115,12 @@ def test_of_two_uploads_the_one_that_is_further_goes_on_and_the_other_is_dropped
 def test_records_of_another_cut_are_not_used(folder: Folder, size: int, part: int) -> None:
     _saved(folder, [0, 1])
 
-    assert Checkpoints(folder).load(DIGEST, size, part) == Resume.nothing()
+    assert Checkpoints(folder).load(DIGEST, "local", size, part) == Resume.nothing()
 
 
 def test_discard_and_abandon(folder: Folder) -> None:
     _saved(folder, [0])
-    Checkpoints(folder).discard(DIGEST)
+    Checkpoints(folder).discard(DIGEST, "local")
     assert list(folder.list(names.checkpoints_prefix())) == []
     assert len(list(folder.uploads(""))) == 1
 
@@ -129,6 +128,16 @@ def test_discard_and_abandon(folder: Folder) -> None:
     Checkpoints(folder).abandon(DIGEST)
     assert list(folder.list(names.checkpoints_prefix())) == []
     assert len(list(folder.uploads(""))) == 1
+
+
+def test_what_one_scope_read_spares_no_other_scope_the_reading(folder: Folder) -> None:
+    theirs = _saved(folder, [0, 1, 2, 3], scope="ns/a")
+
+    assert _load(folder, "ns/b") == Resume.nothing()
+    Checkpoints(folder).discard(DIGEST, "ns/b")
+    Checkpoints(folder).abandon(DIGEST, "ns/b")
+
+    assert (_load(folder, "ns/a").upload, _load(folder, "ns/a").next_run) == (theirs, 4)
 
 
 def test_unclaimed_are_those_older_than_a_week_that_nobody_works_on(folder: Folder) -> None:
@@ -145,12 +154,12 @@ def _record(upload: str, run: int) -> Record:
     parts = tuple(PartRecord(n, (n - 1) * PART, min(PART, len(DATA) - (n - 1) * PART), "", "0" * 16) for n in RUNS[run])
     last = run == len(RUNS) - 1
     state, digest = (b"", DIGEST.hex) if last else (_state(run), "")
-    return Record(Upload("k", upload, len(DATA)), PART, run, parts, state, digest)
+    return Record(Upload("k", upload, len(DATA)), run, parts, state, digest)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3)), max_size=10))
 def test_a_chain_is_the_longest_prefix_of_runs_of_one_upload(found: list[tuple[str, int]]) -> None:
-    runs, loose = chain(_record(upload, run) for upload, run in found)
+    runs = chain(_record(upload, run) for upload, run in found)
 
     def prefix(upload: str) -> int:
         mine = {run for name, run in found if name == upload}
@@ -159,7 +168,6 @@ def test_a_chain_is_the_longest_prefix_of_runs_of_one_upload(found: list[tuple[s
     assert len(runs) == max(prefix("a"), prefix("b"))
     assert [record.run for record in runs] == list(range(len(runs)))
     assert len({record.upload.id for record in runs}) <= 1
-    assert {part.number for record in runs for part in record.parts}.isdisjoint(part.number for part in loose)
 
 
 def test_a_record_survives_rendering() -> None:

@@ -9,7 +9,7 @@ import pytest
 from aimodels_core import oci
 from aimodels_core.digest import Digest
 from aimodels_core.errors import AiModelsError, NotPublished
-from aimodels_jobs.checkpoints import Checkpoints
+from aimodels_jobs.checkpoints import Checkpoints, Record
 from aimodels_jobs.collection import Collector
 from aimodels_jobs.folder import Folder
 from aimodels_jobs.layout import Store
@@ -128,15 +128,16 @@ def test_a_checkpoint_never_vouches_for_bytes_that_power_took(tmp_path: Path) ->
         records.append(PartRecord(number, start, len(piece), "", checksum(folder.checksum, piece)))
         last = number == 3
         state = b"" if last else b"s" * 40
-        Checkpoints(folder).save(digest, upload, number - 1, records[-1:], state, digest.hex if last else "")
+        record = Record(upload, number - 1, tuple(records[-1:]), state, digest.hex if last else "")
+        Checkpoints(folder).save(digest, "local", record)
 
     def vouched(left: Path, _: frozenset[str]) -> list[str]:
         store = Folder(left)
-        resume = Checkpoints(store).load(digest, len(data), 400)
+        resume = Checkpoints(store).load(digest, "local", len(data), 400)
         if resume.upload is None:
             return [] if resume.records == () else ["records without an upload"]
         file = store.uploads_in_progress.file(resume.upload).read_bytes()
-        bad = [r.number for r in (*resume.records, *resume.loose) if file[r.start :][:400] != data[r.start :][:400]]
+        bad = [r.number for r in resume.records if file[r.start :][:400] != data[r.start :][:400]]
         return [f"vouched for {bad}"] if bad else []
 
     assert _replay(tmp_path, disk, vouched) == []
