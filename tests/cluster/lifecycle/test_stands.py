@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -168,7 +168,7 @@ def test_next_start_sweeps_what_a_killed_janitor_left() -> None:
     assert len(janitors) == 1
     assert held
     assert swept == []
-    assert not any(alive(pid) for pid in held)
+    until(lambda: not any(alive(pid) for pid in held), what="processes gone", seconds=LEFT_SECONDS)
     nothing_left(folder)
 
 
@@ -191,7 +191,7 @@ def test_failed_assertion_shows_nodes_pods_events_and_logs(tmp_path: Path) -> No
     assert "logs of the stand: " in output
 
 
-def test_ten_starts_in_a_row_reach_ready_and_take_little_memory(record_property: pytest.RecordProperty) -> None:
+def test_ten_starts_in_a_row_reach_ready_and_take_little_memory(record_property: Callable[[str, object], None]) -> None:
     script = "from tests.cluster.stand.cluster import Cluster; print('memory', Cluster.attach().memory_bytes())"
     seconds, memory = [], []
     for _ in range(10):

@@ -90,7 +90,7 @@ def _sources() -> Iterator[Path]:
 
 
 def _push(image: str, target: Path) -> None:
-    """Write an image as an archive; Docker's form is not compressed, which is quicker since it stays on this machine."""
+    """Write an image as an archive; Docker's form is not compressed, so quicker."""
     scratch = target.with_suffix(".tmp")
     scratch.unlink(missing_ok=True)
     _buildah("push", "--quiet", image, f"docker-archive:{scratch}:{image}")
