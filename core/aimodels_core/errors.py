@@ -21,6 +21,9 @@
         ├── StoreFull             no space left, quota reached
         ├── WriterBusy            another process is the writer of this store
         ├── MoverLost             a mover died or stopped answering
+        ├── ClusterUnavailable    the Kubernetes API does not answer, or refuses: codes Conflict, NotFound, Forbidden, …
+        ├── CoordinatorUnavailable  the coordinator does not answer, or cannot do it now
+        ├── LeadershipLost        another replica may be the leader
         └── Cancelled             the caller asked to stop
 
 `reason` is the closed set that status shows (design 2.1); `code` says more precisely what happened.
@@ -166,6 +169,18 @@ class WriterBusy(TransientError):
 
 class MoverLost(TransientError):
     """A mover died or stopped answering."""
+
+
+class ClusterUnavailable(TransientError):
+    """The Kubernetes API does not answer, or refuses: codes Conflict, NotFound, Forbidden, Refused, Unanswered."""
+
+
+class CoordinatorUnavailable(TransientError):
+    """The coordinator does not answer, or cannot do now what it was asked for."""
+
+
+class LeadershipLost(TransientError):
+    """This replica cannot prove that it is still the leader, so it must not write."""
 
 
 class Cancelled(TransientError):
