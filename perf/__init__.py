@@ -1,1 +1,1 @@
-"""Benchmarks: one question a file, each with its baseline in the same run. Laws of behaviour are tests, not benchmarks."""
+"""Benchmarks: one question a file, each with its baseline in the same run. Laws of behaviour are tests."""

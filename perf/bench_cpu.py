@@ -36,8 +36,8 @@ def run(bench: Bench, result: Result) -> None:
         result.goals.append(Goal(goal, text, want, each / alone, at_least=False))
     result.notes += [
         (
-            f"starting, asking the hub, probing the store and committing cost {start:.2f} cpu-s whatever the size; the goals "
-            "are about the bytes: the CPU of a publication less that"
+            f"starting, asking the hub, probing the store and committing cost {start:.2f} cpu-s whatever the size; "
+            "the goals are about the bytes: the CPU of a publication less that"
         ),
         "the column `client cpu-s/GB` has the start in it",
     ]

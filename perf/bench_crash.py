@@ -36,12 +36,12 @@ def run(bench: Bench, result: Result) -> None:
     ]
     result.notes += [
         (
-            f"{_FILES} files of {file_bytes // models.MIB} MiB; worst of all repetitions; counted by the source, which counts what "
-            "lay in socket buffers too"
+            f"{_FILES} files of {file_bytes // models.MIB} MiB; worst of all repetitions; counted by the source, "
+            "which counts what lay in socket buffers too"
         ),
         (
-            f"the window is the mover's memory ({buffers.POOL_BYTES // models.MIB} MiB); one run ({plan.RUN_BYTES // models.MIB} "
-            "MiB) per file may be hashed while its checkpoint is not written yet"
+            f"the window is the mover's memory ({buffers.POOL_BYTES // models.MIB} MiB); one run "
+            f"({plan.RUN_BYTES // models.MIB} MiB) per file may be hashed while its checkpoint is not written yet"
         ),
     ]
     if file_bytes < _MOST_FILE_BYTES:

@@ -1,4 +1,4 @@
-"""R8: is passing the hash state along faster than bringing the bytes to one hasher, when one file goes over many actors?"""
+"""R8: one file over many actors: is passing the hash state along faster than bringing the bytes to one hasher?"""
 
 import dataclasses
 import json

@@ -30,8 +30,8 @@ def run(bench: Bench, result: Result) -> None:
     result.faster("R1b", "hf download + python-oras", "ai-models publish", 3.5)
     result.faster("R1c", "lean sequential", "ai-models publish", 1.8)
     result.notes += [
-        f"{_FILES} files of {bench.file_bytes // models.MIB} MiB and two small ones; plain HTTP; seconds of whole processes",
-        "our store is durable when the command ends (fsync), the registry's is not: its pages are flushed after the clock",
+        f"{_FILES} files of {bench.file_bytes // models.MIB} MiB and two small ones; plain HTTP; whole processes",
+        "our store is durable when the command ends (fsync); the registry's pages are flushed after the clock",
     ]
 
 

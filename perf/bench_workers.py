@@ -29,7 +29,7 @@ def run(bench: Bench, result: Result) -> None:
     for goal, workers, want in (("R6a", 2, 1.8), ("R6b", 4, 3.2)):
         result.faster(goal, _NAMES[1], _NAMES[workers], want)
     result.notes += [
-        f"{_FILES} files of {2 * bench.file_bytes // models.MIB} MiB to the lean S3 server; Ray on this machine, running already",
+        f"{_FILES} files of {2 * bench.file_bytes // models.MIB} MiB to the lean S3 server; Ray here, running already",
         "CPU of the client is that of the driver and of what it waited for, not of Ray's workers",
     ]
 

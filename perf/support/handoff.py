@@ -1,7 +1,7 @@
-"""One file over three Ray actors on one node: `python -m perf.support.handoff '<json>'` prints seconds and digest as JSON.
+"""One file over Ray actors on one node: `python -m perf.support.handoff '<json>'` prints seconds and digest.
 
-`chain`: the product's movers keep the bytes, and the hash state travels from run to run. `ship`: actors fetch and store in
-the same way, then hand each run's bytes through Ray's object store to one actor that hashes them.
+`chain`: the product's movers keep the bytes, and the hash state travels from run to run. `ship`: actors fetch and
+store in the same way, then hand each run's bytes through Ray's object store to one actor that hashes them.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ async def _chained(orders: Sequence[RunOrder], movers: Sequence[MoverHandle]) ->
     def launch() -> None:
         if waiting:
             at, order = waiting.popleft()
-            fetches[order.id] = asyncio.create_task(movers[at % len(movers)].fetch(order))  # type: ignore[arg-type]
+            fetches[order.id] = asyncio.create_task(movers[at % len(movers)].fetch(order))
 
     for _ in range(_WINDOW * len(movers)):
         launch()
@@ -165,7 +165,7 @@ def ship(task: Task) -> dict[str, Any]:
 
 
 def _shipped(orders: Sequence[RunOrder], shippers: Sequence[Any], hasher: Any) -> Iterator[Any]:
-    """Keep the same number of runs under way as the chain has; gives the hashing of each run once it must be waited for."""
+    """Keep as many runs under way as the chain has; gives the hashing of each run once it must be waited for."""
     hashing: collections.deque[Any] = collections.deque()
     for at, order in enumerate(orders):
         if at >= _WINDOW * len(shippers):

@@ -1,4 +1,4 @@
-"""SHA-256 by hashlib and nothing else, on one core: `python -m perf.support.hashing BYTES`; the unit of other figures."""
+"""SHA-256 by hashlib alone, on one core: `python -m perf.support.hashing BYTES`; the unit of other figures."""
 
 import hashlib
 import json

@@ -1,7 +1,7 @@
-"""The hub's API beside an nginx that serves the payload: `python -m perf.support.hub --port … --payload URL NAME=FOLDER…`.
+"""The hub's API beside an nginx with the payload: `python -m perf.support.hub --port N --payload URL NAME=FOLDER…`.
 
-The listing, the commits and the redirects are the simulator's; the redirect leads to nginx, which costs far less CPU than
-Python, so that what is measured is the client. Signatures are not checked by anybody here.
+The listing, the commits and the redirects are the simulator's; the redirect leads to nginx, which costs far less CPU
+than Python, so that what is measured is the client. Signatures are not checked by anybody here.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Lean clients that do no more than they must: `python -m perf.support.lean_client WAY HUB REPOSITORY REGISTRY NAME FOLDER`.
+"""Lean clients: `python -m perf.support.lean_client WAY HUB REPOSITORY REGISTRY NAME FOLDER`; no more than they must.
 
 `sequential`: each file to disk, read again for its digest, sent to the registry. `relay`: four files at once from the
 hub's socket through SHA-256 to the registry's socket. Both check the hub's digests; neither can resume.

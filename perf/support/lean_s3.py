@@ -1,8 +1,8 @@
-"""An S3 server that costs next to nothing: `python -m perf.support.lean_s3 --port N`. Large bodies are read and thrown away.
+"""An S3 server that costs next to nothing: `python -m perf.support.lean_s3 --port N`. Large bodies are thrown away.
 
-It speaks what publishing needs, keeps small objects in memory, compares the ETags and checksums of a Complete with those
-of the parts, and refuses expired signatures; it does not verify signatures, and does not compute the checksum of a large part.
-Correctness is tested against real servers; here it is only in nobody's way.
+It speaks what publishing needs, keeps small objects in memory, compares the ETags and checksums of a Complete with
+those of the parts, and refuses expired signatures; it does not verify signatures, nor compute the checksum of a large
+part. Correctness is tested against real servers; this one is only in nobody's way.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The files that benchmarks publish: safetensors of random bytes and a few small files, made once per run on the disk."""
+"""The files that benchmarks publish: safetensors of random bytes and a few small files, made on the disk."""
 
 import os
 import shutil

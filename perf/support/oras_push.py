@@ -1,4 +1,4 @@
-"""Push a folder with python-oras, as its documentation does: `python -m perf.support.oras_push FOLDER HOST/NAME:TAG`."""
+"""Push a folder as python-oras documents it: `python -m perf.support.oras_push FOLDER HOST/NAME:TAG`."""
 
 import sys
 from pathlib import Path

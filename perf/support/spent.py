@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OUT_BYTES = 1024 * 1024
@@ -127,7 +128,7 @@ class Running:
         return self._spent
 
 
-def _tail(file: "tempfile._TemporaryFileWrapper[bytes]") -> str:
+def _tail(file: IO[bytes]) -> str:
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _OUT_BYTES))
     return file.read(_OUT_BYTES).decode("utf-8", "replace")
