@@ -61,3 +61,29 @@ def test_decision_says_why_and_what_follows(decision: Path) -> None:
     assert text.startswith(f"# {decision.name[:4]} ")
     assert re.search(r"^Status: (proposed|accepted|superseded by \d{4})$", text, re.M)
     assert {"Context", "Decision", "Consequences"} <= set(headings)
+
+
+def test_every_module_has_its_place_in_the_architecture() -> None:
+    rooms = (_ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("\n## Rooms\n")[2]
+    listed = set(re.findall(r"`([a-z_0-9]+)`", rooms))
+    roots = ("core", "ray_jobs", "nodecache", "operator")
+    modules = {path.stem for root in roots for path in (_ROOT / root).rglob("*.py")} - {"__init__"}
+
+    assert sorted(modules - listed) == []
+
+
+def test_the_architecture_lists_no_module_that_is_gone() -> None:
+    rooms = (_ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("\n### ")[2]
+    rows = re.findall(r"^\| ((?:[^|]*`[a-z_0-9]+`)+) \|", rooms, re.M)
+    listed = set(re.findall(r"`([a-z_0-9]+)`", "\n".join(rows))) - {"cli", "sources"}
+    modules = {path.stem for path in _ROOT.glob("*/aimodels_*/**/*.py")}
+
+    assert sorted(listed - modules) == []
+
+
+def test_help_names_every_command_of_the_readme() -> None:
+    readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+    documented = [*re.findall(r"^\| `([a-z]+)[ `]", readme, re.M), "gc"]
+    shown = re.findall(r'add\("([a-z]+)"', (_ROOT / "ray_jobs/aimodels_jobs/cli/arguments.py").read_text("utf-8"))
+
+    assert sorted(documented) == sorted(shown)
