@@ -37,10 +37,6 @@ class Range:
         """Tell whether all bytes were read, so that the connection may be used again."""
         return self._left == 0 and not self._response.will_close
 
-    def close(self) -> None:
-        """Say that nothing more is read; the connection stays open when the body is complete."""
-        self._response.close()
-
     def fill(self, view: memoryview) -> None:
         """Read until `view` is full.
 
@@ -65,7 +61,7 @@ class Range:
     def _receive(self, view: memoryview) -> int:
         """Receive some bytes; past the reader's buffer, which costs more than TLS itself, once that is empty."""
         if self._is_bare:
-            return self._wire.connection.sock.recv_into(view)
+            return self._wire.sock.recv_into(view)
         got = self._response.fp.readinto1(view)
         self._is_bare = len(view) > _READER_BYTES  # so large a read empties the buffer, or goes past it
         return got
@@ -95,12 +91,12 @@ def opened(wires: Wires, cutter: Cutter, ticket: ReadTicket, start: int, stop: i
         body: Range | None = None
         try:
             response = _ask(wire, target, ticket, start, stop, deadline)
-            _check(response, ticket, start, stop)
-            body = Range(wire, response, stop - start, deadline)
-            yield body
+            with response:
+                _check(response, ticket, start, stop)
+                body = Range(wire, response, stop - start, deadline)
+                yield body
         finally:
             if body is not None and body.is_complete:
-                body.close()
                 wires.give(wire)
             else:
                 wire.connection.close()

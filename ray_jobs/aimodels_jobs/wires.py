@@ -63,11 +63,15 @@ class Place(NamedTuple):
 
 
 class Wire:
-    """One connection in use by one thread."""
+    """One connection in use by one thread.
+
+    `sock` outlives the connection's own, which is let go as soon as an answer says that it will be the last.
+    """
 
     def __init__(self, place: Place, connection: http.client.HTTPConnection, *, kept: bool) -> None:
         self.place = place
         self.connection = connection
+        self.sock = connection.sock
         self.kept = kept
         self.idle_since = 0.0
         self._limit = (0.0, 0.0)
@@ -83,25 +87,22 @@ class Wire:
             raise TimeoutError
         known, since = self._limit
         if known != deadline or now - since > _LIMIT_SECONDS:  # a system call: not for each record of TLS
-            self.connection.sock.settimeout(deadline - now)
+            self.sock.settimeout(deadline - now)
             self._limit = (deadline, now)
 
     def cut(self) -> None:
         """End the connection under the thread that uses it."""
-        sock = self.connection.sock
-        if sock is not None:
-            with contextlib.suppress(OSError):  # not of SSLSocket: that one would go on reading in plain text
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # not of SSLSocket: that one would go on reading in plain text
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def is_silent(self) -> bool:
         """Tell whether an idle connection can be used again: nothing came, not even its end."""
-        sock = self.connection.sock
-        if sock is None:
+        if self.connection.sock is None:
             return False
-        sock.settimeout(0)
+        self.sock.settimeout(0)
         self._limit = (0.0, 0.0)
         try:
-            socket.socket.recv(sock, 1, socket.MSG_PEEK)
+            socket.socket.recv(self.sock, 1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return True
         except OSError:

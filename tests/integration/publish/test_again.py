@@ -1,0 +1,25 @@
+"""Publishing what the store has already moves nothing; what it has in part moves the rest."""
+
+from aimodels_core import names
+from tests.support.auditing import assert_no_leftovers, content
+from tests.support.hub.server import Hub
+from tests.support.publishing import Desk, Place, good_model, wanted
+
+
+def test_republication_moves_no_byte_and_starts_no_mover(place: Place, hub: Hub) -> None:
+    repository = hub.add(good_model("org/name"))
+    with Desk(place) as desk:
+        first = desk.publish(wanted(hub, "m"))
+    hub.log.clear()
+    with Desk(place) as desk:
+        again = desk.publish(wanted(hub, "m"))
+        movers = desk.movers.dispatcher
+
+    assert first.published
+    assert again.published == first.published
+    assert first.bytes_transferred == first.bytes_total
+    assert (again.bytes_transferred, again.bytes_reused) == (0, again.bytes_total)
+    assert movers is None
+    assert hub.log.payload_bytes() == 0
+    assert content(place.store, names.LOCAL, "m") == {f.path: f.sha256_hex for f in repository.head.files.values()}
+    assert_no_leftovers(place.store)
