@@ -169,7 +169,7 @@ class BlobMove:
         return resume
 
     def save(self, run: int, records: Sequence[PartRecord], state: bytes, digest_hex: str) -> None:
-        """Write the checkpoint of a run that is stored and hashed, if its hash state means anything elsewhere; blocks."""
+        """Write the checkpoint of a run, if its hash state means anything elsewhere; blocks."""
         if self._upload is not None and self._tools.dispatcher.portable:
             record = Record(self._upload, run, tuple(records), state, digest_hex)
             self._tools.checkpoints.save(self._digest, self.scope, record)
@@ -188,10 +188,18 @@ class BlobMove:
         await self._tools.threads.run(self._tools.check_writer)
         for repository in self._repositories:
             await self._tools.threads.run(store.link, repository, self._digest)
-        if upload is None:
-            return
-        await self._tools.threads.run(lambda: store.objects.complete(upload, records, recheck=self._recheck))
-        await self._tools.threads.run(self._tools.checkpoints.discard, self._digest, self.scope)
+        if upload is None:  # somebody else stored the blob: what this scope had begun before is of no use any more
+            await self._tools.threads.run(self._tools.checkpoints.abandon, self._digest, self.scope)
+        else:
+            await self._tools.threads.run(lambda: store.objects.complete(upload, records, recheck=self._recheck))
+            await self._tools.threads.run(self._tools.checkpoints.discard, self._digest, self.scope)
+
+    async def abandon(self) -> None:
+        """Drop what was begun and will not be gone on with; an upload that no run was recorded of yet too."""
+        if self._upload is not None:
+            await self._tools.threads.run(self._tools.store.objects.abort, self._upload)
+        if not self._proving:
+            await self._tools.threads.run(self._tools.checkpoints.abandon, self._digest, self.scope)
 
     async def _discard(self) -> None:
         upload, self._upload, self._recheck = self._upload, None, False

@@ -77,7 +77,7 @@ class Publication:
         self._meter = meter
         self._show = show
         self._small: dict[str, bytes] = {}
-        self._moving: dict[Digest, str] = {}
+        self._moving: dict[Digest, BlobMove] = {}
         self._notices: tuple[Notice, ...] = ()
 
     async def run(self) -> Published:
@@ -119,10 +119,11 @@ class Publication:
         return (*notices, *planned)[:_NOTES_MOST]
 
     async def abandon(self) -> None:
-        """Drop what was begun and will not be gone on with: uploads and checkpoints."""
-        for digest, scope in self._moving.items():
-            async with self._workshop.locks.hold(digest):
-                await self._workshop.threads.run(self._workshop.checkpoints.abandon, digest, scope)
+        """Drop what was begun and will not be gone on with: uploads and checkpoints; what another one wants stays."""
+        for digest, blob in self._moving.items():
+            if not self._workshop.locks.is_wanted(digest):
+                async with self._workshop.locks.hold(digest):
+                    await blob.abandon()
 
     async def _survey(self) -> Survey:
         workshop = self._workshop
@@ -296,7 +297,7 @@ class Publication:
                 return
             now = dataclasses.replace(row, way=way)
             blob = BlobMove(now, self._source, links, tools, self._meter, owner=self._want.uid, allowed=allowed)
-            self._moving[digest] = blob.scope
+            self._moving[digest] = blob
             await blob.move()
             del self._moving[digest]
 
