@@ -10,9 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from aimodels_core.digest import Digest
 from aimodels_core.errors import AiModelsError, RateLimited, SourceDenied, WriterBusy
 from aimodels_core.messages import PublicationState, Published, Stage, Trouble, Want
 from aimodels_core.source import Gate, Source
+from aimodels_jobs.blob import BlobMove
 from aimodels_jobs.movers import Movers
 from aimodels_jobs.progress import Meter
 from aimodels_jobs.publication import Publication
@@ -65,7 +67,7 @@ class Job:
     Args:
         want: what is wanted.
         around: shared with all other jobs.
-        older: the job that this one replaces; it ends first.
+        older: the job that this one replaces; it ends first, and what it began is abandoned with what this one began.
     """
 
     def __init__(self, want: Want, around: Surroundings, older: "Job | None" = None) -> None:
@@ -73,9 +75,12 @@ class Job:
         self.state = PublicationState(want.uid, want.generation, want.spec_hash, revision=want.revision)
         self._around = around
         self._meter = Meter()
+        self._moving: dict[Digest, BlobMove] = {}
         self._publication: Publication | None = None
+        self._older = older
+        self._stopped = False
         self._again = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._work(older))
+        self._task = asyncio.get_running_loop().create_task(self._work())
 
     def renew(self, want: Want) -> None:
         """Take a repeated want over; a new credential is tried at once."""
@@ -85,13 +90,26 @@ class Job:
 
     async def stop(self) -> None:
         """End whatever is under way; what was stored stays, to be gone on with."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        if not self._stopped:  # a second cancel would cut short the cleaning up after the first
+            self._stopped = True
+            self._task.cancel()
+        await asyncio.wait({self._task})
+        await self._end_older()
+
+    async def _end_older(self) -> None:
+        if self._older is not None:
+            await self._older.stop()
+            self._moving.update(self._older._moving)  # noqa: SLF001 - of the same class
+            self._publication = self._publication or self._older._publication  # noqa: SLF001
+            self._older = None
 
     async def abandon(self) -> None:
-        """Drop what was begun, after `stop`."""
+        """Drop what was begun, after `stop`; what the store does not let go of now is collected later."""
         if self._publication is not None:
-            await self._publication.abandon()
+            try:
+                await self._publication.abandon()
+            except AiModelsError as error:
+                log.warning("leftovers stay", extra={"model": self.want.name, "error": error.code})
 
     async def refresh(self) -> None:
         """Bring the counters of the state up to date."""
@@ -102,10 +120,9 @@ class Job:
         self.state = dataclasses.replace(self.state, **changes)
         await self._around.changed()
 
-    async def _work(self, older: "Job | None") -> None:
+    async def _work(self) -> None:
         """The retry loop."""
-        if older is not None:
-            await older.stop()
+        await self._end_older()
         attempt, furthest = 0, 0
         while True:
             attempt += 1
@@ -135,8 +152,9 @@ class Job:
         await self._show(attempt=attempt, next_retry_at=None)
         want = dataclasses.replace(self.want, revision=self.state.revision or self.want.revision)
         source = around.sources.open(want, around.gate)
+        get = around.movers.get
         self._publication = Publication(
-            want, source, around.workshop, around.movers.get, self._meter, self._stage, self._limited
+            want, source, around.workshop, get, self._meter, self._stage, self._limited, self._moving
         )
         return await self._publication.run()
 

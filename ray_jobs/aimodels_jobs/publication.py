@@ -58,6 +58,7 @@ class Publication:
         meter: counts what moves.
         show: told each stage and the revision.
         on_limit: told while the source limits its rate.
+        moving: blobs that were begun and are not there yet, of earlier attempts too.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Publication:
         meter: Meter,
         show: Show,
         on_limit: OnLimit,
+        moving: dict[Digest, BlobMove],
     ) -> None:
         self._want = want
         self._source = Asking(source, workshop.threads, on_limit)
@@ -77,7 +79,7 @@ class Publication:
         self._meter = meter
         self._show = show
         self._small: dict[str, bytes] = {}
-        self._moving: dict[Digest, BlobMove] = {}
+        self._moving = moving
         self._notices: tuple[Notice, ...] = ()
 
     async def run(self) -> Published:
@@ -120,7 +122,7 @@ class Publication:
 
     async def abandon(self) -> None:
         """Drop what was begun and will not be gone on with: uploads and checkpoints; what another one wants stays."""
-        for digest, blob in self._moving.items():
+        for digest, blob in tuple(self._moving.items()):
             if not self._workshop.locks.is_wanted(digest):
                 async with self._workshop.locks.hold(digest):
                     await blob.abandon()
@@ -302,7 +304,7 @@ class Publication:
             del self._moving[digest]
 
     async def _commit(self, found: Survey, digests: Mapping[str, Digest], facts: ModelFacts) -> Artifact:
-        """Write config and manifest, then the tag; read back what was written.
+        """Write config and manifest, then the tag; read back what was written. Not cut short: the tag moves or stays.
 
         Raises:
             ArtifactInvalid: what was read back is not what was meant.
@@ -326,7 +328,7 @@ class Publication:
             if violations := oci.validate(manifest, config):
                 raise ArtifactInvalid(f"{self._want.name}: {'; '.join(violations)[:2000]}")
 
-        await threads.run(write)
+        await threads.to_end(write)
         return artifact
 
 

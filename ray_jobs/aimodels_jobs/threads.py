@@ -48,6 +48,15 @@ class Threads:
         call = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
+    async def to_end(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do as `run`; when cancelled, wait for the call's end all the same: it has no effect after this returned."""
+        call = asyncio.ensure_future(self.run(function, *args, **kwargs))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            await asyncio.wait({call})
+            raise
+
     def close(self) -> None:
         """Let running calls end on their own; calls that have not begun are dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)

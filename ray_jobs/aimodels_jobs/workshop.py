@@ -4,7 +4,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from aimodels_core.digest import Digest
 from aimodels_jobs.checkpoints import Checkpoints
@@ -24,10 +24,6 @@ class DigestLocks:
     def is_wanted(self, digest: Digest) -> bool:
         """Say whether somebody works on a blob or waits for it."""
         return digest in self._locks
-
-    def is_held(self, digest: Digest) -> bool:
-        """Say whether somebody works on a blob now."""
-        return digest in self._users
 
     @contextlib.asynccontextmanager
     async def hold(self, digest: Digest) -> AsyncIterator[None]:
@@ -76,17 +72,6 @@ class Workshop:
             yield
         finally:
             self.used.subtract(mine)
-
-    async def abandon(self, begun: Mapping[Digest, str]) -> None:
-        """Drop uploads and checkpoints of blobs, by their scopes; what somebody else works on is his.
-
-        Raises:
-            StoreUnavailable, StoreUnsafe.
-        """
-        for digest, scope in begun.items():
-            if not self.locks.is_held(digest):
-                async with self.locks.hold(digest):
-                    await self.threads.run(self.checkpoints.abandon, digest, scope)
 
     def in_use(self) -> frozenset[Digest]:
         """Blobs that must not be collected now."""
