@@ -58,6 +58,8 @@ def sniff(prefix: bytes) -> str:
     >>> [sniff(b) for b in (b"GGUF", b"PK\x03\x04", b"<!DOCTYPE html>", b"\x08" + bytes(7) + b"{", b"")]
     ['gguf', 'zip', 'html', 'safetensors', '']
     """
+    if prefix[4:8] == bytes(4) and prefix[8:9] == b"{":
+        return "safetensors"  # first: a header of 640 bytes begins as a pickle does, one of 35,615 as gzip
     if prefix.startswith(b"GGUF"):
         return "gguf"
     if prefix.startswith(b"PK\x03\x04"):
@@ -68,9 +70,7 @@ def sniff(prefix: bytes) -> str:
         return "html"
     if prefix[:2] == b"\x1f\x8b":
         return "gzip"
-    if prefix[257:262] == b"ustar":
-        return "tar"
-    return "safetensors" if prefix[4:8] == bytes(4) and prefix[8:9] == b"{" else ""
+    return "tar" if prefix[257:262] == b"ustar" else ""
 
 
 def refuse_other_kind(path: str, prefix: bytes) -> None:

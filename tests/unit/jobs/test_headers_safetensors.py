@@ -94,6 +94,15 @@ def test_o22_leading_bytes_decide_what_a_file_is() -> None:
     refused(b"PK\x03\x04" + bytes(40), "ContentTypeMismatch", "zip")
 
 
+@pytest.mark.parametrize("length", [640, 896, 1152, 1408, 0x10280, 0x8B1F])
+def test_o22_a_header_whose_length_looks_like_another_format_is_safetensors(length: int) -> None:
+    """80 02 begins a pickle, 1F 8B gzip; as a little-endian length both are ordinary."""
+    text = json.dumps({"a": tensor(0, 8)}).encode().ljust(length)
+
+    assert weight_header(PATH, made(None, bytes(8), text=text), length + 16) is not None
+    refused(made(None, bytes(8), text=text), "ContentTypeMismatch", r"safetensors in \.bin", path="pytorch_model.bin")
+
+
 def test_torch_weights_have_no_header_of_ours() -> None:
     assert weight_header("pytorch_model.bin", b"PK\x03\x04" + bytes(40), 44) is None
     assert weight_header("model.pt", b"\x80\x02" + bytes(40), 42) is None
