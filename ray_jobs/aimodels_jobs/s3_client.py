@@ -9,6 +9,7 @@ import email.utils
 import random
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -314,4 +315,10 @@ def _lost(what: str, error: BotoCoreError) -> AiModelsError:
         return StoreUnavailable(
             f"{what}: want a certificate that the CA file proves, got {type(error).__name__}", code="TlsFailed"
         )
-    return StoreUnavailable(f"{what}: no answer: {type(error).__name__}", code="Unreachable")
+    return StoreUnavailable(f"{what}: no answer{_from(error)}: {type(error).__name__}", code="Unreachable")
+
+
+def _from(error: BotoCoreError) -> str:
+    """Name the server that an error speaks of; never the rest of its URL, which may be signed."""
+    parts = urllib.parse.urlsplit(str(error.kwargs.get("endpoint_url", "")))
+    return f" from {parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""

@@ -74,6 +74,17 @@ def open_hub(options: SourceOptions, ca_file: str, env: Mapping[str, str]) -> Hu
     )
 
 
+def check_source(command: Command, env: Mapping[str, str]) -> None:
+    """Refuse a source that cannot be one, before a store is made for it.
+
+    Raises:
+        UnsupportedSource: a URL form or host that is not served.
+    """
+    options = command.source
+    endpoint = open_hub(options, command.store.ca_file, env).endpoint
+    hub_url.parse_argument(options.source, endpoint=endpoint, revision=options.revision)
+
+
 def pickle_of(command: Command) -> Pickle:
     """Say whether torch weights may be published."""
     return Pickle.REFUSE if command.source.refuse_pickle else Pickle.ALLOW

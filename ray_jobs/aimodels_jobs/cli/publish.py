@@ -105,6 +105,7 @@ def publish(command: Command, env: Mapping[str, str]) -> int:
 
 
 async def _publish(command: Command, env: Mapping[str, str]) -> int:
+    assembly.check_source(command, env)
     coordinator, movers = assembly.open_coordinator(command, env)
     want = assembly.want_of(command)
     progress = display.Progress(command.model)
