@@ -33,7 +33,7 @@ class LogLines(logging.Formatter):
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         words = [f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z", record.levelname, record.getMessage()]
         words += [f"{key}={value}" for key, value in vars(record).items() if key not in _LOG_FIELDS]
-        lines = [" ".join(words)]
+        lines = [" ".join(words).translate(_CONTROLS)]
         if record.exc_info:
             lines.append(self.formatException(record.exc_info))
         return "\n".join(lines)
