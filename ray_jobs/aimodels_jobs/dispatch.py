@@ -43,9 +43,10 @@ class Slot:
         self.replacing: asyncio.Task[None] | None = None
         self.received: dict[str, int] = {}
 
-    def fits(self, size_bytes: int) -> bool:
+    def may_take(self, size_bytes: int) -> bool:
         """Whether a run of that size may start: it fits the pool, or it has the pool to itself."""
-        return not self.leased_bytes or self.leased_bytes + size_bytes <= self.facts.pool_bytes
+        fits = not self.leased_bytes or self.leased_bytes + size_bytes <= self.facts.pool_bytes
+        return fits and not self.lost.is_set()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -153,6 +154,8 @@ class Dispatcher:
         self.release_connections(lease)
         lease.slot.leased_bytes -= lease.size_bytes
         self._held[lease.owner] -= lease.size_bytes
+        if not self._held[lease.owner]:
+            del self._held[lease.owner]
         self._grant_all()
 
     def release_connections(self, lease: Lease) -> None:
@@ -170,7 +173,7 @@ class Dispatcher:
                 await asyncio.sleep(0.05)
 
     def _take(self, owner: str, host: str, size_bytes: int, wanted: int, slots: Sequence[Slot]) -> Lease | None:
-        slot = next((s for s in slots if s.fits(size_bytes) and not s.lost.is_set()), None)
+        slot = next((s for s in slots if s.may_take(size_bytes)), None)
         if slot is None:
             return None
         connections = self.connections.grant(host, wanted, size_bytes)
@@ -181,16 +184,22 @@ class Dispatcher:
         return Lease(slot, owner, host, size_bytes, connections)
 
     def _grant_all(self) -> None:
+        """Grant what can be had. Who has waited for long is not overtaken in what it lacks: a host, or memory."""
         now = self._clock()
+        hosts: set[str] = set()
+        full: set[int] = set()
         for waiter in sorted(self._waiters, key=lambda w: (self._held[w.owner], w.sequence)):
-            if waiter.granted.done():
+            if waiter.granted.done() or waiter.host in hosts:
                 continue
-            slots = sorted((self.slots[i] for i in waiter.allowed), key=lambda s: s.leased_bytes)
+            slots = sorted((self.slots[i] for i in waiter.allowed if i not in full), key=lambda s: s.leased_bytes)
             lease = self._take(waiter.owner, waiter.host, waiter.size_bytes, waiter.wanted, slots)
             if lease is not None:
                 waiter.granted.set_result(lease)
             elif now - waiter.since > _OVERTAKE_SECONDS:
-                break
+                if any(slot.may_take(waiter.size_bytes) for slot in slots):
+                    hosts.add(waiter.host)
+                else:
+                    full.update(waiter.allowed)
         self._waiters = [w for w in self._waiters if not w.granted.done()]
         self._set_timer()
 
@@ -234,7 +243,6 @@ class Dispatcher:
                 async with asyncio.timeout(_POLL_DEADLINE_SECONDS):
                     status = await handle.poll()
             except (TimeoutError, MoverLost):
-                slot.lost.set()
                 await asyncio.gather(self.replace(slot, handle), return_exceptions=True)
             except AiModelsError as error:
                 log.info("mover poll failed", extra={"mover": handle.name, "error": error.code})

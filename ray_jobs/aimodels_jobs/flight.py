@@ -33,6 +33,7 @@ T = TypeVar("T")
 _ids = itertools.count(1)
 _sequences = itertools.count(1)
 _DROP_SECONDS = 5.0
+_MOST_PAUSE_SECONDS = 300.0
 _BYTES_LOST = frozenset({"UnknownRun", "BytesGone", "HashTimedOut"})
 """The mover answers, but has not the run's bytes any more (see `mover.Mover.hash`)."""
 
@@ -63,7 +64,8 @@ class Patience:
 
     def pause(self, attempt: int) -> float:
         """Seconds to wait before try number `attempt` (from 2), jittered."""
-        return float(min(self.back_off_seconds * 2.0 ** (attempt - 2), 20.0) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+        backed_off = min(self.back_off_seconds * 2.0 ** min(attempt - 2, 20), 20.0)
+        return backed_off * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
 
 class Errand(Protocol):
@@ -157,7 +159,7 @@ class Flight:
                 self._dispatcher.connections.went_well(self.lease.host)
                 continue
             tries = 1 if report.records else tries + 1
-            error = report.error.to_error()
+            error = _about(self._errand.path, report.error).to_error()
             refused = order.read if isinstance(error, TicketExpired) else None
             await self._recover(error, tries)
         self._dispatcher.release_connections(self.lease)
@@ -183,7 +185,7 @@ class Flight:
             raise error
         if tries >= self._errand.patience.tries and not isinstance(error, RateLimited):
             raise error
-        pause = getattr(error, "retry_after_seconds", None) or self._errand.patience.pause(tries + 1)
+        pause = min(error.retry_after_seconds or self._errand.patience.pause(tries + 1), _MOST_PAUSE_SECONDS)
         if isinstance(error, RateLimited | SourceUnavailable):
             self._dispatcher.connections.had_trouble(self.lease.host, pause_seconds=pause)
             self._dispatcher.release_connections(self.lease)
@@ -232,7 +234,10 @@ class Flight:
         rival_id, handle = self._new_id(), lease.slot.handle
         second: asyncio.Future[RunReport] | None = None
         try:
-            rival = await self._order(rival_id, self.run.parts, None)
+            try:
+                rival = await self._order(rival_id, self.run.parts, None)
+            except AiModelsError:  # no leave for a second attempt is no fault of the first
+                return await first
             rival = dataclasses.replace(rival, connections=lease.connections)
             second = asyncio.ensure_future(self._ask(handle, lease, rival))
             await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
@@ -298,6 +303,13 @@ class Flight:
     def release(self) -> None:
         """Give the lease back."""
         self._dispatcher.release(self.lease)
+
+
+def _about(path: str, error: ErrorInfo) -> ErrorInfo:
+    """Name the file: a mover knows hosts and parts, people know files."""
+    if error.message.startswith(f"{path}:"):
+        return error
+    return dataclasses.replace(error, message=f"{path}: {error.message}")
 
 
 def _whole(attempt: "asyncio.Future[RunReport]") -> bool:

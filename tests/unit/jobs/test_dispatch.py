@@ -1,0 +1,175 @@
+"""Leases: who may fetch next, whom a paused host holds up, and what becomes of the place of a lost mover."""
+
+import asyncio
+import dataclasses
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from aimodels_core.errors import MoverLost
+from aimodels_jobs import dispatch
+from aimodels_jobs.dispatch import Dispatcher, Lease
+from aimodels_jobs.executor import MoverHandle
+from aimodels_jobs.governor import Connections
+from aimodels_jobs.orders import HashReport, MoverFacts, MoverStatus, RunOrder, RunReport
+
+POOL = 100
+
+
+@dataclasses.dataclass(eq=False)
+class Place:
+    """A mover that only says what it is; its polls wait for `polled` and then fail when it is dead."""
+
+    name: str
+    dead: bool = False
+    polled: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    asked: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+    async def fetch(self, order: RunOrder) -> RunReport:
+        raise NotImplementedError(order.id)
+
+    async def hash(self, run_id: str, state: bytes | None, last: bool) -> HashReport:
+        raise NotImplementedError(run_id, state, last)
+
+    async def drop(self, run_id: str) -> None:
+        raise NotImplementedError(run_id)
+
+    async def poll(self) -> MoverStatus:
+        self.asked.set()
+        await self.polled.wait()
+        if self.dead:
+            raise MoverLost(f"{self.name}: dead")
+        return MoverStatus({}, 0, POOL)
+
+    async def facts(self) -> MoverFacts:
+        return MoverFacts("libcrypto", True, POOL, "here", 1)
+
+
+@dataclasses.dataclass
+class Places:
+    """An executor of such movers."""
+
+    count: int
+    made: list[Place] = dataclasses.field(default_factory=list)
+    engine: str = "places"
+
+    async def movers(self) -> Sequence[MoverHandle]:
+        self.made = [Place(f"place-{index}") for index in range(self.count)]
+        return tuple(self.made)
+
+    async def replace(self, handle: MoverHandle) -> MoverHandle:
+        self.made.append(Place(f"{handle.name}-again"))
+        return self.made[-1]
+
+    async def close(self) -> None:
+        pass
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _run(call: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await call
+
+    asyncio.run(bounded())
+
+
+def _ask(made: Dispatcher, host: str, *, owner: str = "o", size: int = 10) -> "asyncio.Task[Lease]":
+    return asyncio.ensure_future(made.lease(owner, host=host, size_bytes=size, wanted=1, allowed=(0,)))
+
+
+async def _settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_paused_host_holds_up_nobody_who_reads_elsewhere() -> None:
+    async def lease() -> None:
+        clock = Clock()
+        connections = Connections(4, clock=clock)
+        made = Dispatcher(Places(1), connections, clock=clock)
+        await made.start()
+        connections.had_trouble("slow.example", pause_seconds=300.0)
+        waiting = _ask(made, "slow.example")
+        await _settle()
+        clock.now += 60.0
+
+        granted = await _ask(made, "good.example")
+
+        assert not waiting.done()
+        assert granted.connections == 1
+        waiting.cancel()
+        await made.close()
+
+    _run(lease())
+
+
+def test_who_waits_long_for_memory_is_not_overtaken_for_ever() -> None:
+    async def lease() -> None:
+        clock = Clock()
+        made = Dispatcher(Places(1), Connections(9, clock=clock), clock=clock)
+        await made.start()
+        held = await _ask(made, "h", size=60)
+        large = _ask(made, "h", owner="large", size=80)
+        await _settle()
+        assert (await _ask(made, "h", owner="small", size=10)).size_bytes == 10
+        clock.now += 60.0
+
+        small = _ask(made, "h", owner="another", size=10)
+        await _settle()
+        assert not small.done()
+        made.release(held)
+        assert (await large).size_bytes == 80
+        assert (await small).size_bytes == 10
+        await made.close()
+
+    _run(lease())
+
+
+def test_bad_news_of_a_mover_that_was_replaced_is_no_news_of_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_POLL_SECONDS", 0.0)
+
+    async def replace() -> None:
+        places = Places(1)
+        made = Dispatcher(places, Connections(4))
+        await made.start()
+        first = places.made[0]
+        await first.asked.wait()
+        await made.replace(made.slots[0], first)
+        successor = places.made[1]
+
+        first.dead = True
+        first.polled.set()
+        await successor.asked.wait()
+
+        assert made.slots[0].handle is successor
+        assert not made.slots[0].lost.is_set()
+        assert (await _ask(made, "h")).slot.handle is successor
+        await made.close()
+
+    _run(replace())
+
+
+def test_a_lease_that_nobody_waits_for_any_more_is_given_back() -> None:
+    async def lease() -> None:
+        made = Dispatcher(Places(1), Connections(4))
+        await made.start()
+        held = await _ask(made, "h", size=POOL)
+        waiting = _ask(made, "h", size=POOL)
+        await _settle()
+        made.release(held)  # grants it to the one who waits
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+        assert made.slots[0].leased_bytes == 0
+        assert (await _ask(made, "h", size=POOL)).size_bytes == POOL
+        await made.close()
+
+    _run(lease())
