@@ -6,11 +6,12 @@ cluster: stand ## Start a cluster, say how to use it, keep it until Ctrl-C (NODE
 	@$(CLEAN) $(STAND) $(if $(NODES),--nodes $(NODES)) $(PYTHON) -m tests.cluster.stand.interactive
 
 .PHONY: test-cluster
-test-cluster: stand ## Tests beside a real cluster (K= selects); junit and logs of all parts in build/cluster
+test-cluster: stand kuberay ## Tests beside a real cluster (K= selects); junit and logs of all parts in build/cluster
 	@mkdir -p build/cluster
 	@$(STEP) "cluster tests" $(CLEAN) $(STAND) $(PYTHON) -m pytest tests/cluster --ignore=tests/cluster/lifecycle \
 	  --junitxml=build/cluster/junit.xml --durations=10 $(if $(K),-k "$(K)")
-	@$(STEP) "tests of the cluster stand" $(PYTEST) tests/cluster/lifecycle --junitxml=build/cluster/junit-lifecycle.xml
+	@$(STEP) "tests of the cluster stand" $(PYTEST) tests/cluster/lifecycle --doctest-modules tests/cluster/stand \
+	  tests/support/binaries --junitxml=build/cluster/junit-lifecycle.xml
 
 .PHONY: cluster-clean
 cluster-clean: env ## Remove what dead stands left, cached images and kept logs
@@ -19,3 +20,8 @@ cluster-clean: env ## Remove what dead stands left, cached images and kept logs
 .PHONY: stand
 stand: env
 	@$(STEP) "programs and images of the cluster" $(FETCH) $(STAND) --prepare
+
+# Only tests need it, and nothing can be fetched inside a stand.
+.PHONY: kuberay
+kuberay: env
+	@$(STEP) "KubeRay's operator" $(FETCH) $(PYTHON) -m tests.support.binaries kuberay

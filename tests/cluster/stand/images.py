@@ -20,7 +20,7 @@ from tests.support import binaries
 BUSYBOX = Path("/bin/busybox")
 BUSYBOX_IMAGE = "localhost/busybox:1"
 TEMPLATE_SECONDS = 600.0
-KEEP_SECONDS = 3600.0
+KEEP_SECONDS = 600.0
 
 _IMPORT = """
 set -eu
@@ -85,7 +85,7 @@ def template(wanted: Sequence[Archive]) -> Path:
 
 
 def prune(in_use: set[Path], *, now: float) -> None:
-    """Delete templates that no live stand uses and that nobody has asked for within the last hour."""
+    """Delete templates that no live stand uses and that nobody has asked for in the last minutes."""
     for folder in images_root().glob("template-????????????????"):
         if folder not in in_use and now - folder.stat().st_mtime > KEEP_SECONDS:
             shutil.rmtree(folder)

@@ -5,7 +5,6 @@ node has the usual paths. What is in /var/lib survives a kill, what is in /run d
 """
 
 import contextlib
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -227,8 +226,3 @@ class Node:
         for namespace, batch in batches.items():
             command("ip", *(["-n", namespace] if namespace else []), "-batch", "-", stdin=batch)
         command("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-
-
-def forget(node: Node) -> None:
-    """Delete the disk of a node that is off."""
-    shutil.rmtree(node.disk)

@@ -5,7 +5,6 @@ killed build leaves no mount behind. buildah's own layers are in the cache too.
 """
 
 import hashlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,8 +104,3 @@ def _buildah(*arguments: str) -> str:
     options = (f"--root={storage}", "--runroot=/run/buildah", "--storage-driver=overlay")
     words = [*_ISOLATED, "sh", "-c", setup, "sh", "buildah", *options, *arguments]
     return command(*words, seconds=BUILD_SECONDS)
-
-
-def forget() -> None:
-    """Delete buildah's layers."""
-    shutil.rmtree(images_root() / "buildah", ignore_errors=True)
