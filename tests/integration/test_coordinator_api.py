@@ -207,7 +207,7 @@ def test_a_failed_publication_begins_anew_with_another_generation(served: Served
 
 def test_delete_stops_within_a_second_and_leaves_nothing(served: Served, hub: Hub, store: Store) -> None:
     repository = model(hub, size_mib=200)
-    stall(hub, repository, after_bytes=12 * MIB)
+    stall(hub, repository, after_bytes=5 * MIB)
     wanted = want(hub, repository)
     served.api.put(wanted)
     served.api.until(wanted.uid, lambda s: s.stage is Stage.MOVING and s.bytes_done > 0, "bytes on their way")
@@ -242,7 +242,7 @@ def test_delete_removes_a_published_model_and_collection_frees_it(served: Served
 
 def test_delete_of_one_of_two_that_share_a_blob_lets_the_other_finish(served: Served, hub: Hub, store: Store) -> None:
     one, two = model(hub, size_mib=40, seed=4711), model(hub, size_mib=40, seed=4711)
-    rules = [stall(hub, each, after_bytes=9 * MIB) for each in (one, two)]
+    rules = [stall(hub, each, after_bytes=5 * MIB) for each in (one, two)]
     first, second = want(hub, one), want(hub, two)
     served.api.put(first)
     served.api.until(first.uid, lambda s: s.stage is Stage.MOVING and s.bytes_done > 0, "bytes on their way")
