@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from aimodels_core import answers
 from aimodels_core.errors import RateLimited
 
 _BACK_OFF_SECONDS = 5.0
 _BACK_OFF_MAX_SECONDS = 300.0
-_ITEM = re.compile(r';\s*([a-z]+)\s*=\s*"?(\d+)"?')
+_ITEM = re.compile(r';\s*([a-z]+)\s*=\s*"?(\d{1,9})(?!\d)"?')
 
 
 def parse_rate_limit(value: str) -> dict[str, int]:
@@ -97,7 +98,7 @@ class RateGate:
         with self._changed:
             window = self._window(host, kind, identity)
             if "r" in limit and "t" in limit:
-                window.remaining, window.resets_at = limit["r"], now + limit["t"]
+                window.remaining, window.resets_at = limit["r"], now + min(limit["t"], _BACK_OFF_MAX_SECONDS)
             if status == 429:
                 window.refusals += 1
                 window.blocked_until = max(window.blocked_until, now + self._back_off(window, headers, limit))
@@ -106,10 +107,10 @@ class RateGate:
             self._changed.notify_all()
 
     def _back_off(self, window: _Window, headers: Mapping[str, str], limit: Mapping[str, int]) -> float:
-        asked = headers.get("retry-after", "")
-        if asked.isdigit():
-            return min(float(asked), _BACK_OFF_MAX_SECONDS) + self._jitter()
-        if "t" in limit:
+        asked = answers.retry_after(headers)
+        if asked is not None:
+            return min(asked, _BACK_OFF_MAX_SECONDS) + self._jitter()
+        if "t" in limit and not limit.get("r", 0):  # with requests left, another limit than the window's refused
             return min(float(limit["t"]), _BACK_OFF_MAX_SECONDS) + self._jitter()
         doubled = _BACK_OFF_SECONDS * 2.0 ** min(window.refusals - 1, 6)
         return float(min(doubled, _BACK_OFF_MAX_SECONDS) * (0.5 + self._jitter() / 2))

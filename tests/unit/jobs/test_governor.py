@@ -52,6 +52,7 @@ def test_other_kinds_and_identities_are_not_slowed() -> None:
         pytest.param({"retry-after": "7"}, 7, 8, id="retry-after"),
         pytest.param({"ratelimit": '"api";r=0;t=30'}, 30, 31, id="reset"),
         pytest.param({}, 2.5, 5, id="nothing"),
+        pytest.param({"ratelimit": '"api";r=40;t=290'}, 2.5, 5, id="window with requests left"),
     ],
 )
 def test_o06_a_refusal_blocks_every_task_of_the_key(headers: dict[str, str], least: float, most: float) -> None:
@@ -126,3 +127,27 @@ def test_bytes_per_second_are_capped() -> None:
     assert connections.wake_after("cdn") == pytest.approx(10)
     clock.now += 10.1
     assert connections.grant("cdn", 1, 1000) == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"retry-after": "9" * 400}, id="endless"),
+        pytest.param({"retry-after": "²"}, id="no digit that counts"),
+        pytest.param({"retry-after": "-1"}, id="negative"),
+        pytest.param({"ratelimit": f'"api";r=0;t={"9" * 400}'}, id="endless window"),
+        pytest.param({"ratelimit": '"api";r=0;t=999999999'}, id="window of decades"),
+        pytest.param({"ratelimit": f'"api";r={"9" * 400};t=1'}, id="endless quota"),
+    ],
+)
+@pytest.mark.parametrize("status", [200, 429])
+def test_no_header_of_a_hub_stops_its_tasks_for_longer_than_the_longest_back_off(
+    headers: dict[str, str], status: int
+) -> None:
+    clock = Clock()
+    gate = RateGate(longest_wait_seconds=0.0, clock=clock)
+
+    gate.learn(*KEY, status, headers)
+
+    clock.now += 302
+    gate.wait(*KEY)
