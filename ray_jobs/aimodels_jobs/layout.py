@@ -151,14 +151,15 @@ class Store:
     def remove(self, repository: str, tag: str) -> None:
         """Remove a tag, and its manifest from the repository when no other tag names it; blobs are left to collection.
 
-        Removing what is not there is not an error.
+        Removing what is not there is not an error. A publication of the same manifest that runs meanwhile keeps it.
         """
+        since = self.mark()
         current = self.read_link(names.tag_current_link(repository, tag))
         self.objects.delete(names.tag_current_link(repository, tag))
         for info in list(self.objects.list(f"{names.tags_prefix(repository)}{tag}/")):
             self.objects.delete(info.key)
         if current is not None and current not in self.tagged(repository).values():
-            self.objects.delete(names.revision_link(repository, current))
+            self.remove_unasked(current, names.revision_link(repository, current), since=since)
 
     def tagged(self, repository: str) -> dict[str, Digest]:
         """Read what every tag of a repository names."""

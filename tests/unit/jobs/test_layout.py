@@ -157,3 +157,21 @@ def test_nothing_but_the_layout_and_our_own_folder_is_in_the_store(store: Store,
     publish(store, "local", "m", FILES)
 
     assert {name.split("/")[0] for name in tree(tmp_path / "s")} == {"docker"}
+
+
+def test_removing_keeps_a_manifest_that_is_being_published_under_another_tag(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = publish(store, "local", "old", FILES)
+    tagged = store.tagged
+
+    def before_the_other_tag(repository: str) -> dict[str, Digest]:
+        found = tagged(repository)
+        store.put_manifest("local", "new", artifact(FILES).manifest)
+        return found
+
+    monkeypatch.setattr(store, "tagged", before_the_other_tag)
+    store.remove("local", "old")
+
+    assert store.resolve_tag("local", "new") == digest
+    assert store.read_manifest("local", digest) == artifact(FILES).manifest
