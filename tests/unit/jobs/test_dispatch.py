@@ -1,69 +1,15 @@
 """Leases: who may fetch next, whom a paused host holds up, and what becomes of the place of a lost mover."""
 
 import asyncio
-import dataclasses
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from aimodels_core.errors import MoverLost
 from aimodels_jobs import dispatch
 from aimodels_jobs.dispatch import Dispatcher, Lease
-from aimodels_jobs.executor import MoverHandle
 from aimodels_jobs.governor import Connections
-from aimodels_jobs.orders import HashReport, MoverFacts, MoverStatus, RunOrder, RunReport
-
-POOL = 100
-
-
-@dataclasses.dataclass(eq=False)
-class Place:
-    """A mover that only says what it is; its polls wait for `polled` and then fail when it is dead."""
-
-    name: str
-    dead: bool = False
-    polled: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
-    asked: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
-
-    async def fetch(self, order: RunOrder) -> RunReport:
-        raise NotImplementedError(order.id)
-
-    async def hash(self, run_id: str, state: bytes | None, last: bool) -> HashReport:
-        raise NotImplementedError(run_id, state, last)
-
-    async def drop(self, run_id: str) -> None:
-        raise NotImplementedError(run_id)
-
-    async def poll(self) -> MoverStatus:
-        self.asked.set()
-        await self.polled.wait()
-        if self.dead:
-            raise MoverLost(f"{self.name}: dead")
-        return MoverStatus({}, 0, POOL)
-
-    async def facts(self) -> MoverFacts:
-        return MoverFacts("libcrypto", True, POOL, "here", 1)
-
-
-@dataclasses.dataclass
-class Places:
-    """An executor of such movers."""
-
-    count: int
-    made: list[Place] = dataclasses.field(default_factory=list)
-    engine: str = "places"
-
-    async def movers(self) -> Sequence[MoverHandle]:
-        self.made = [Place(f"place-{index}") for index in range(self.count)]
-        return tuple(self.made)
-
-    async def replace(self, handle: MoverHandle) -> MoverHandle:
-        self.made.append(Place(f"{handle.name}-again"))
-        return self.made[-1]
-
-    async def close(self) -> None:
-        pass
+from tests.support.places import POOL_BYTES, Places
 
 
 class Clock:
@@ -161,15 +107,15 @@ def test_a_lease_that_nobody_waits_for_any_more_is_given_back() -> None:
     async def lease() -> None:
         made = Dispatcher(Places(1), Connections(4))
         await made.start()
-        held = await _ask(made, "h", size=POOL)
-        waiting = _ask(made, "h", size=POOL)
+        held = await _ask(made, "h", size=POOL_BYTES)
+        waiting = _ask(made, "h", size=POOL_BYTES)
         await _settle()
         made.release(held)  # grants it to the one who waits
         waiting.cancel()
         await asyncio.wait({waiting})
 
         assert made.slots[0].leased_bytes == 0
-        assert (await _ask(made, "h", size=POOL)).size_bytes == POOL
+        assert (await _ask(made, "h", size=POOL_BYTES)).size_bytes == POOL_BYTES
         await made.close()
 
     _run(lease())
