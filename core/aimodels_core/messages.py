@@ -55,6 +55,7 @@ class Want:
         revision: the revision resolved earlier, empty the first time.
         scope: the repository that the model belongs to: `cluster`, `ns/<namespace>`, `local`.
         credential: token for the source; kept in memory only and outside `spec_hash`.
+        retry: anything new tries again what failed for good.
     """
 
     uid: str
@@ -64,11 +65,12 @@ class Want:
     scope: str
     revision: str = ""
     credential: str = dataclasses.field(default="", repr=False)
+    retry: str = ""
 
     @property
     def spec_hash(self) -> str:
         """Identify what was asked for, without the credential and the resolved revision."""
-        text = json.dumps([self.uid, self.name, self.generation, self.url, self.scope])
+        text = json.dumps([self.uid, self.name, self.generation, self.url, self.scope, self.retry])
         return hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
@@ -81,7 +83,7 @@ class Want:
         raw = json.loads(data)
         if not isinstance(raw, dict):
             raise ValueError(f"want: want a JSON object, got {type(raw).__name__}")  # noqa: TRY004 - bad input, not a bug
-        unknown = raw.keys() - {"name", "generation", "url", "scope", "revision", "credential"}
+        unknown = raw.keys() - {"name", "generation", "url", "scope", "revision", "credential", "retry"}
         if unknown:
             raise ValueError(f"want: unknown fields {sorted(unknown)}")
         generation = raw.get("generation", 0)
@@ -95,6 +97,7 @@ class Want:
             scope=_text(raw, "scope", limit=128),
             revision=_text(raw, "revision", limit=256),
             credential=_text(raw, "credential", limit=8192),
+            retry=_text(raw, "retry", limit=128),
         )
         if not want.url:
             raise ValueError("url: want it not empty")

@@ -4,6 +4,7 @@ Not a whole validator: types, required and unknown fields, enumerations, lengths
 real API server.
 """
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+@functools.cache
 def load(plural: str) -> dict[str, Any]:
     """One definition, as YAML."""
     found: dict[str, Any] = yaml.safe_load((FOLDER / f"{plural}.yaml").read_text(encoding="utf-8"))
