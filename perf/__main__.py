@@ -29,6 +29,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="two repetitions of smaller data: does it run at all?")
     parser.add_argument("--full", action="store_true", help="weight files of 1 GiB instead of 512 MiB")
     parser.add_argument("--repetitions", type=int, default=0, metavar="N", help="5, with --quick 2")
+    parser.add_argument(
+        "--patience", type=float, default=30.0, metavar="S", help="wait so long for a quiet machine (30)"
+    )
+    parser.add_argument("--again", type=int, default=3, metavar="N", help="repeat so many disturbed repetitions (3)")
     parser.add_argument("--work", type=Path, default=report.ROOT / "build" / "perf", metavar="DIR", help="for data")
     parser.add_argument("--results", type=Path, default=report.RESULTS, metavar="DIR", help="for results")
     options = parser.parse_args(words)
@@ -38,7 +42,8 @@ def main(words: Sequence[str]) -> int:
     file_mib = 128 if options.quick else 1024 if options.full else 512
     repetitions = options.repetitions or (2 if options.quick else 5)
     work: Path = options.work.resolve() / str(os.getpid())
-    bench = Bench(work, repetitions, file_mib * 1024 * 1024)
+    calm = (0.0, 0) if options.quick else (options.patience, options.again)
+    bench = Bench(work, repetitions, file_mib * 1024 * 1024, *calm)
     work.mkdir(parents=True)
     try:
         codes = [_run(name, bench, options.results) for name in options.names or names()]

@@ -48,7 +48,7 @@ def _once(bench: Bench, hub: HubProcess, store: str, size_bytes: int) -> Sample:
     more: dict[str, float] = {}
 
     def action() -> Spent:
-        spent, told = product.published(words, product.environment(bench.work / "home"))
+        spent, told = product.published(words, product.environment(bench.work / "home"), deep=True)
         more.update(_counts(hub.stats(), told))
         return spent
 

@@ -46,7 +46,7 @@ def _measured(line: Line, task: Task, digests: set[str]) -> Sample:
     target = f"{line.s3.endpoint}/{line.s3.bucket}/file?uploadId={upload}&partNumber="
     words = json.dumps(dataclasses.asdict(dataclasses.replace(task, target=target)))
     watch = Watch({"source": line.source.pids, "target": (line.s3.server.process.pid,)})
-    spent = run_command([sys.executable, "-m", "perf.support.handoff", words], env=line.env, cwd=ROOT)
+    spent = run_command([sys.executable, "-m", "perf.support.handoff", words], env=line.env, cwd=ROOT, deep=True)
     told = json.loads(spent.out.splitlines()[-1])
     digests.add(told["digest"])
     more = {"process s": spent.seconds}

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perf.support.report import Result, Sample
-from perf.support.spent import Spent, Watch
+from perf.support.spent import Spent, Watch, wait_for_quiet
+
+DISTURBED = 0.25
+"""A repetition during which others used more of the machine than this is done again while there is patience."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,18 +20,30 @@ class Bench:
         work: a folder of its own on a real disk, removed afterwards.
         repetitions: of each variant.
         file_bytes: of one weight file.
+        patience_seconds: how long to wait before a repetition for the rest of the machine to be quiet.
+        again: how often a disturbed repetition is done again, for each variant in all.
     """
 
     work: Path
     repetitions: int
     file_bytes: int
+    patience_seconds: float = 0.0
+    again: int = 0
 
     def rounds(self, variants: Mapping[str, Callable[[], Sample]], result: Result) -> None:
         """Repeat all variants in turn, so that what drifts meets all of them alike."""
+        left = dict.fromkeys(variants, self.again)
         for _ in range(self.repetitions):
             for name, once in variants.items():
-                os.sync()  # what one variant left for later must not be paid by the next
-                result.add(name, once())
+                while (sample := self._once(once)).foreign > DISTURBED and left[name]:
+                    left[name] -= 1
+                    result.discard(name, sample)
+                result.add(name, sample)
+
+    def _once(self, once: Callable[[], Sample]) -> Sample:
+        os.sync()  # what one variant left for later must not be paid by the next
+        wait_for_quiet(self.patience_seconds)
+        return once()
 
     def fresh(self, name: str) -> Path:
         """An unused folder below `work`."""

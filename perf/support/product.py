@@ -39,7 +39,7 @@ def command(
     return words
 
 
-def published(words: Sequence[str], env: Mapping[str, str], *, timeout_seconds: float = 600) -> tuple[Spent, Any]:
-    """Run a `publish` command; gives what it spent and its JSON object."""
-    spent = run(words, env=env, cwd=ROOT, timeout_seconds=timeout_seconds)
+def published(words: Sequence[str], env: Mapping[str, str], *, deep: bool = False) -> tuple[Spent, Any]:
+    """Run a `publish` command; gives what it spent (`deep`: with Ray's processes) and its JSON object."""
+    spent = run(words, env=env, cwd=ROOT, deep=deep)
     return spent, json.loads(spent.out)

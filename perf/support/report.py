@@ -78,6 +78,12 @@ class Result:
     samples: dict[str, list[Sample]] = dataclasses.field(default_factory=dict)
     goals: list[Goal] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    discarded: dict[str, list[Sample]] = dataclasses.field(default_factory=dict)
+
+    def discard(self, variant: str, sample: Sample) -> None:
+        """Count a repetition that others disturbed; it is in the JSON file only."""
+        self.discarded.setdefault(variant, []).append(sample)
+        say(f"  {variant}: {sample.seconds:.2f} s, done again: others used {sample.foreign:.0%} of the machine")
 
     def add(self, variant: str, sample: Sample) -> Sample:
         """Count a repetition, and say so."""
@@ -145,7 +151,11 @@ def table(result: Result) -> list[str]:
         f"{'>=' if goal.at_least else '<='} {goal.want:g}, got {goal.got:.3g}"
         for goal in result.goals
     ]
-    return [f"# {result.question}", "", *padded, "", *goals, *(f"- note: {note}" for note in result.notes)]
+    notes = [*result.notes]
+    if result.discarded:
+        counts = ", ".join(f"{len(each)} of {name}" for name, each in result.discarded.items())
+        notes.append(f"done again because others used the machine: {counts}")
+    return [f"# {result.question}", "", *padded, "", *goals, *(f"- note: {note}" for note in notes)]
 
 
 def write(result: Result, surroundings: Mapping[str, Any], folder: Path = RESULTS) -> None:
@@ -157,6 +167,7 @@ def write(result: Result, surroundings: Mapping[str, Any], folder: Path = RESULT
         "goals": [{**dataclasses.asdict(goal), "reached": goal.reached} for goal in result.goals],
         "notes": result.notes,
         "samples": {name: [dataclasses.asdict(s) for s in each] for name, each in result.samples.items()},
+        "discarded": {name: [dataclasses.asdict(s) for s in each] for name, each in result.discarded.items()},
         "surroundings": dict(surroundings),
     }
     text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -17,6 +17,7 @@ from typing import IO
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OUT_BYTES = 1024 * 1024
+_LOOK_SECONDS = 0.2
 
 
 class CommandError(RuntimeError):
@@ -51,14 +52,44 @@ def run(
     cwd: Path,
     timeout_seconds: float = 600.0,
     codes: Sequence[int] = (0,),
+    deep: bool = False,
 ) -> Spent:
     """Run a command to its end.
+
+    Args:
+        command: program and arguments.
+        env: its whole environment.
+        cwd: its folder.
+        timeout_seconds: it is killed after that.
+        codes: exit codes that are as they should be.
+        deep: count children too that nobody waits for, such as Ray's, by looking five times a second.
 
     Raises:
         CommandError: an exit code that is not among `codes`, or longer than the timeout (it is killed then).
     """
-    with Running(command, env=env, cwd=cwd) as running:
-        return running.wait(timeout_seconds=timeout_seconds, codes=codes)
+    with Running(command, env=env, cwd=cwd) as running, _looking(running.pid, deep=deep) as seen:
+        spent = running.wait(timeout_seconds=timeout_seconds, codes=codes)
+    return dataclasses.replace(spent, cpu_seconds=max(spent.cpu_seconds, *seen))
+
+
+@contextlib.contextmanager
+def _looking(pid: int, *, deep: bool) -> Iterator[list[float]]:
+    """Look at the CPU of a tree of processes while it lives; what was seen is in the list at the end."""
+    seen, over = [0.0, 0.0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            seen.append(tree_cpu_seconds(pid))
+
+    thread = threading.Thread(target=look, daemon=True)
+    if deep:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        if deep:
+            thread.join()
 
 
 class Running:
@@ -160,6 +191,16 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
         if place.name.isdecimal():
             with contextlib.suppress(OSError):
                 yield int(place.name), (place / "stat").read_text().rpartition(")")[2].split()
+
+
+def wait_for_quiet(most_seconds: float, share: float = 0.15) -> None:
+    """Wait until less than `share` of the machine is busy for half a second, but not for ever."""
+    deadline = time.monotonic() + most_seconds
+    while time.monotonic() < deadline:
+        busy = machine_busy_seconds()
+        time.sleep(0.5)
+        if machine_busy_seconds() - busy < 0.5 * share * (os.cpu_count() or 1):
+            return
 
 
 def machine_busy_seconds() -> float:
