@@ -6,6 +6,7 @@ last of them. What a run does when something fails is the business of `flight`.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -81,6 +82,7 @@ class BlobMove:
         self._allowed = allowed
         self._proving = file.way is Way.PROVE
         self._upload: Upload | None = None
+        self._recorded = False
         self._recheck = False
         self._pace = Pace(tools.patience)
         self.scope = repositories[-1]
@@ -152,7 +154,16 @@ class BlobMove:
             await convoy.saved()
         finally:
             await convoy.close()
+            await self._drop_unless(recorded=bool(digest_hex) or self._recorded)
         return tuple(records), digest_hex
+
+    async def _drop_unless(self, *, recorded: bool) -> None:
+        """Drop an upload that no later attempt could find: it holds all the space of its blob."""
+        upload = self._upload
+        if upload is not None and not recorded:
+            self._upload = None
+            with contextlib.suppress(AiModelsError):  # what stopped the blob is news; `_prepare` tries this again
+                await self._tools.threads.run(self._tools.store.objects.abort, upload)
 
     async def _prepare(self) -> Resume:
         if self._proving:
@@ -163,9 +174,10 @@ class BlobMove:
         resume = await self._tools.threads.run(load, self._digest, self.scope, size, plan.part_bytes(size))
         if resume.upload is None:
             key = self._tools.store.blob_key(self._digest)
+            await self._tools.threads.run(checkpoints.drop_unrecorded, self._digest)
             upload = await self._tools.threads.run(objects.create_upload, key, size)
             resume = dataclasses.replace(Resume.nothing(), upload=upload)
-        self._upload = resume.upload
+        self._upload, self._recorded = resume.upload, bool(resume.records)
         return resume
 
     def save(self, run: int, records: Sequence[PartRecord], state: bytes, digest_hex: str) -> None:
@@ -173,6 +185,7 @@ class BlobMove:
         if self._upload is not None and self._tools.dispatcher.portable:
             record = Record(self._upload, run, tuple(records), state, digest_hex)
             self._tools.checkpoints.save(self._digest, self.scope, record)
+            self._recorded = True
 
     async def launch(self, run: Run) -> Flight:
         """Wait for a lease and make the flight of a run."""
@@ -267,8 +280,8 @@ class _Convoy:
         for task in self._open.values():
             task.cancel()
         await asyncio.gather(self._launcher, *self._open.values(), return_exceptions=True)
-        for flight in tuple(self._open):
-            await flight.drop()
+        await asyncio.gather(*(flight.drop() for flight in self._open))
+        for flight in self._open:
             self._meter.forget(flight)
             flight.release()
         self._open.clear()

@@ -187,6 +187,20 @@ class Checkpoints:
         self.discard(digest, scope)
         return Resume.nothing()
 
+    def drop_unrecorded(self, digest: Digest) -> None:
+        """Drop uploads of a blob that no record of any scope names: a process that died before its first record's.
+
+        The caller alone works on the blob.
+
+        Raises:
+            StoreUnavailable.
+        """
+        key = names.blob_data(digest)
+        begun = [upload for upload in self._objects.uploads(key) if upload.key == key]
+        if begun:
+            recorded = {record.upload.id for record in self._records(digest, "")}
+            self._drop_uploads(upload for upload in begun if upload.id not in recorded)
+
     def discard(self, digest: Digest, scope: str) -> None:
         """Remove all records of a blob in a scope; its upload is another matter."""
         for info in list(self._objects.list(names.checkpoints_prefix(digest, scope))):

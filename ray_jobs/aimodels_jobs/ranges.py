@@ -135,7 +135,8 @@ def _ask(
 
 def _check(response: http.client.HTTPResponse, ticket: ReadTicket, start: int, stop: int) -> None:
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-        raise refusal(response.status, response.getheader("Retry-After"), ticket.host, time.time)
+        kind = response.getheader("Content-Type") or "no content type"
+        raise refusal(response.status, kind, response.getheader("Retry-After"), ticket.host, time.time)
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding != "identity" or response.getheader("Transfer-Encoding"):
         kind = "a transfer coding" if encoding == "identity" else f"Content-Encoding {encoding[:40]}"
@@ -151,7 +152,9 @@ def _check(response: http.client.HTTPResponse, ticket: ReadTicket, start: int, s
         raise SourceUnavailable(f"{ticket.host}: want {stop - start} bytes, got {length[:40]}", code="WrongRange")
 
 
-def refusal(status: int, retry_after: str | None, host: str, clock: Callable[[], float]) -> AiModelsError:
+def refusal(
+    status: int, content_type: str, retry_after: str | None, host: str, clock: Callable[[], float]
+) -> AiModelsError:
     """Name the error of a status that is not 206."""
     if status in {401, 403, 410}:
         return TicketExpired(f"{host}: want 206, got {status}: the signed URL is not accepted", code=f"Http{status}")
@@ -159,7 +162,8 @@ def refusal(status: int, retry_after: str | None, host: str, clock: Callable[[],
     if status == http.HTTPStatus.TOO_MANY_REQUESTS:
         return RateLimited(f"{host}: want 206, got 429", retry_after_seconds=pause)
     code = "NotPartial" if status == http.HTTPStatus.OK else f"Http{status}"
-    return SourceUnavailable(f"{host}: want 206, got {status}", code=code, retry_after_seconds=pause)
+    got = f"{status} ({content_type[:60]})"
+    return SourceUnavailable(f"{host}: want 206, got {got}", code=code, retry_after_seconds=pause)
 
 
 def pause_seconds(retry_after: str | None, clock: Callable[[], float]) -> float | None:

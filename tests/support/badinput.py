@@ -17,7 +17,7 @@ from tests.support.hub.repository import Repository
 from tests.support.hub.server import Hub
 from tests.support.publishing import Desk, Shop, good_model, wanted
 
-_AT_ONCE = 8
+_AT_ONCE = 12
 TOKENS = {"hf_good": "someone", "hf_other": "another"}
 
 Spoil = Callable[[Hub, Repository], object]

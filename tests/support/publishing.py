@@ -50,7 +50,7 @@ ENDED = frozenset({Stage.READY, Stage.FAILED})
 SETTLED = frozenset({Stage.READY, Stage.FAILED, Stage.WAITING})
 
 QUICK_HUB = hub_wire.Patience(attempts=4, budget_seconds=20, waits_seconds=30, first_pause_seconds=0.01)
-QUICK_RUNS = Patience(tries=4, back_off_seconds=0.05)
+QUICK_RUNS = Patience(tries=3, back_off_seconds=0.05)
 QUICK_RETRY = Retry(first_seconds=0.1, most_seconds=0.5, denied_seconds=600.0)
 
 
