@@ -1,4 +1,4 @@
-"""Publishing one small repository after another in tests, and what must hold when a publication ends well or is refused.
+"""Publishing one small repository after another in tests, and what holds when one ends well or is refused.
 
 The path is the product's own: coordinator, Hugging Face source, movers, store in a folder.
 """

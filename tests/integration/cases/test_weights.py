@@ -1,4 +1,4 @@
-"""Weight files that must not be published, and odd ones that must: published from a hub as users do (O-01, O-04, O-17 to O-36).
+"""Weight files that must not be published, and odd ones that must, as users meet them (O-01, O-04, O-17 to O-36).
 
 What each kind of damage is called is tested beside the parsers; here is what becomes of the publication.
 """
@@ -87,6 +87,7 @@ def single(data: bytes) -> dict[str, Content | File]:
 
 # Pointers and empty files
 
+
 @pytest.mark.parametrize(
     ("path", "pointer"),
     [
@@ -144,7 +145,9 @@ def test_o20_above_the_cap_of_the_format_is_refused_in_the_first_window(cases: P
 
 def test_o18_nothing_but_the_first_window_of_bad_weights_is_read(cases: Publisher) -> None:
     head = st({"t": tensor(0, 4, (1000, 1000))})
-    repository = cases.add(single(b"") | {"model.safetensors": JoinedBody((BytesBody(head), GeneratedBody(40_000_000)))})
+    repository = cases.add(
+        single(b"") | {"model.safetensors": JoinedBody((BytesBody(head), GeneratedBody(40_000_000)))}
+    )
     cases.refused_of(repository, "ShapeMismatch")
 
     assert cases.payload_bytes(repository, "model.safetensors") <= 1024 * 1024
@@ -288,7 +291,9 @@ def test_o32_a_missing_piece_is_refused_before_anything_is_read(cases: Publisher
 
 
 def test_o32_a_piece_of_another_set_is_refused(cases: Publisher) -> None:
-    cases.refused({**SET, "Q4/m-00002-of-00003.gguf": piece(2)}, "SplitMismatch", "Q4/m-00002-of-00003.gguf", "split.no")
+    cases.refused(
+        {**SET, "Q4/m-00002-of-00003.gguf": piece(2)}, "SplitMismatch", "Q4/m-00002-of-00003.gguf", "split.no"
+    )
 
 
 def test_o33_names_that_only_look_like_shards_are_told_apart(cases: Publisher) -> None:
