@@ -4,9 +4,10 @@ import datetime
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from aimodels_core.errors import AiModelsError
 from aimodels_core.messages import PublicationState, Stage
@@ -105,7 +106,9 @@ class Progress:
         if state.stage in _SAID_OTHERWISE:
             return
         if self._bar:
-            self._bar.show(state)
+            waits = state.trouble and state.stage is Stage.WAITING
+            words = state.trouble.message[:100] if waits and state.trouble else state.stage.value.lower()
+            self._bar.show(words, state.bytes_done, state.bytes_total, _rate(state))
             return
         trouble = state.trouble.message if state.trouble and state.stage is Stage.WAITING else ""
         now = self._clock()
@@ -119,6 +122,51 @@ class Progress:
         """Leave the terminal as it was."""
         if self._bar:
             self._bar.close()
+
+
+class Counter:
+    """Shows how many bytes of a known number are done: a bar on a terminal, a line every few seconds elsewhere.
+
+    Safe from several threads.
+
+    Args:
+        name: of the model.
+        verb: what is done with it, such as `pulling`.
+        total: bytes.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, name: str, verb: str, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._verb, self._total, self._clock = name, verb, total, clock
+        self._began = self._last = clock()
+        self._done = 0
+        self._lock = threading.Lock()
+        self._bar: _Bar | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        self._bar = _Bar(self._name) if sys.stderr.isatty() else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the terminal as it was."""
+        if self._bar:
+            self._bar.close()
+
+    def add(self, size_bytes: int) -> None:
+        """Count bytes that are done."""
+        with self._lock:
+            self._done += size_bytes
+            now = self._clock()
+            if self._bar is None and now - self._last < _PLAIN_SECONDS:
+                return
+            self._last = now
+            rate = f"{human_bytes(int(self._done / max(now - self._began, 0.001)))}/s"
+            if self._bar:
+                self._bar.show(self._verb, self._done, self._total, rate)
+                return
+            done, total = human_bytes(self._done), human_bytes(self._total)
+            say(f"{self._name}: {self._verb} {done} of {total}, {rate}")
 
 
 def describe(state: PublicationState) -> str:
@@ -168,16 +216,9 @@ class _Bar:
         self._task = self._progress.add_task(name, total=None, rate="")
         self._progress.start()
 
-    def show(self, state: PublicationState) -> None:
-        words = f"{self._name}: {state.stage.value.lower()}"
-        if state.trouble and state.stage is Stage.WAITING:
-            words = f"{self._name}: {state.trouble.message[:100]}"
+    def show(self, words: str, done: int, total: int, rate: str) -> None:
         self._progress.update(
-            self._task,
-            description=words,
-            completed=state.bytes_done,
-            total=state.bytes_total or None,
-            rate=_rate(state),
+            self._task, description=f"{self._name}: {words}", completed=done, total=total or None, rate=rate
         )
 
     def close(self) -> None:

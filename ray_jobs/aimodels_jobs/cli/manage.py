@@ -12,11 +12,11 @@ from typing import Any
 from aimodels_core import folders, modelpack, names, oci
 from aimodels_core import pull as pulling
 from aimodels_core.digest import Digest
-from aimodels_core.errors import AiModelsError, NotPublished, UsageError
+from aimodels_core.errors import AiModelsError, Cancelled, NotPublished, UsageError
 from aimodels_core.oci import Manifest
 from aimodels_core.units import human_bytes
 from aimodels_jobs import midstate
-from aimodels_jobs.cli import assembly, display
+from aimodels_jobs.cli import assembly, display, stopping
 from aimodels_jobs.cli.arguments import Command
 from aimodels_jobs.collection import Collector
 from aimodels_jobs.layout import Store
@@ -102,15 +102,23 @@ def pull(command: Command, env: Env) -> int:
     if command.directory is None:
         raise UsageError("pull: want --to DIR")
     store = _store(command, env)
-    digest, _ = _find(store, command.model)
-    done = pulling.pull(StoreBlobs(store, names.LOCAL), digest, command.directory)
+    digest, manifest = _find(store, command.model)
+    total = sum({layer.digest: layer.size_bytes for layer in manifest.layers}.values())
+    with stopping.on_signals() as stop, display.Counter(command.model, "pulling", total) as counter:
+        hooks = pulling.Hooks(progress=counter.add, cancelled=stop.asked)
+        try:
+            done = pulling.pull(StoreBlobs(store, names.LOCAL), digest, command.directory, hooks=hooks)
+        except Cancelled:
+            display.say("stopped; run the same command again to go on from here")
+            return stop.exit_code
     if command.json:
         raw = dataclasses.asdict(done)
         display.out_json(
             {"name": command.model, **{_camel(key): value for key, value in raw.items()}, "digest": str(digest)}
         )
         return 0
-    display.out(f"{command.directory}: {done.files} files, {human_bytes(done.bytes_total)} in {done.seconds:.1f} s")
+    size, read = human_bytes(done.bytes_total), human_bytes(done.bytes_transferred)
+    display.out(f"{command.directory}: {done.files} files, {size} in {done.seconds:.1f} s: {read} read from the store")
     return 0
 
 
@@ -137,7 +145,9 @@ def verify(command: Command, env: Env) -> int:
 def _store_faults(command: Command, env: Env) -> list[dict[str, str]]:
     store = _store(command, env)
     _, manifest = _find(store, command.model)
-    return [dataclasses.asdict(fault) for fault in verify_blobs(store, names.LOCAL, manifest)]
+    total = sum({item.digest: item.size_bytes for item in (manifest.config, *manifest.layers)}.values())
+    with display.Counter(command.model, "verifying", total) as counter:
+        return [dataclasses.asdict(fault) for fault in verify_blobs(store, names.LOCAL, manifest, done=counter.add)]
 
 
 def _folder_faults(folder: Path) -> list[dict[str, str]]:

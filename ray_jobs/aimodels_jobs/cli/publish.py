@@ -15,6 +15,7 @@ from aimodels_core.units import human_bytes
 from aimodels_jobs.asking import Asking
 from aimodels_jobs.cli import assembly, display
 from aimodels_jobs.cli.arguments import Command
+from aimodels_jobs.cli.stopping import EXITS
 from aimodels_jobs.coordinator import Coordinator
 from aimodels_jobs.governor import RateGate
 from aimodels_jobs.layout import Store
@@ -25,7 +26,6 @@ from aimodels_jobs.survey import survey
 from aimodels_jobs.threads import Threads
 
 _ESTIMATE_BYTES_PER_SECOND = 100 * 1024 * 1024
-_EXITS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 def plan(command: Command, env: Mapping[str, str]) -> int:
@@ -121,7 +121,7 @@ async def _publish(command: Command, env: Mapping[str, str]) -> int:
             await asyncio.gather(work, return_exceptions=True)
             progress.close()
             display.say("stopped; run the same command again to go on from here")
-            return _EXITS[stop.result()]
+            return EXITS[stop.result()]
         state = work.result()
         result = _result(want.name, state, movers, time.monotonic() - started)
     finally:
@@ -138,12 +138,12 @@ def _on_signals() -> "asyncio.Future[signal.Signals]":
     caught: asyncio.Future[signal.Signals] = loop.create_future()
 
     def catch(number: signal.Signals) -> None:
-        for each in _EXITS:
+        for each in EXITS:
             loop.remove_signal_handler(each)
         if not caught.done():
             caught.set_result(number)
 
-    for number in _EXITS:
+    for number in EXITS:
         loop.add_signal_handler(number, catch, number)
     return caught
 

@@ -128,3 +128,18 @@ def test_columns_are_aligned_and_the_last_one_is_not_padded(capsys: pytest.Captu
     display.table(("NAME", "SIZE"), [("a", "1 B"), ("longer", "10.0 MiB")])
 
     assert capsys.readouterr().out.splitlines() == ["NAME    SIZE", "a       1 B", "longer  10.0 MiB"]
+
+
+def test_a_counter_says_nothing_of_what_is_quick_and_a_line_every_few_seconds_of_what_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = _Clock()
+    with display.Counter("m", "pulling", 100 * MIB, clock=clock) as counter:
+        for second in range(12):
+            clock.now = float(second)
+            counter.add(MIB)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "m: pulling 6.0 MiB of 100.0 MiB, 1.2 MiB/s",
+        "m: pulling 11.0 MiB of 100.0 MiB, 1.1 MiB/s",
+    ]
