@@ -44,7 +44,6 @@ def run(bench: Bench, result: report.Result) -> None:
             "hashlib alone": dataclasses.replace(base, sink="hash", target=str(data / "file")),
             "http -> hash": dataclasses.replace(base, sink="nowhere"),
             "http -> hash -> S3": base,
-            "http -> hash -> S3, checksum first": dataclasses.replace(base, sink="s3-header"),
             "https -> hash -> S3": secure,
             "http -> hash -> folder": dataclasses.replace(base, sink="folder", target=folder),
         }

@@ -45,7 +45,7 @@ class Task:
         files: how many times it is moved, each as a file of its own.
         streams: how many of them at once.
         ca_file: to verify the source with.
-        sink: `s3`, `s3-header`, `folder`, `nowhere`, or `hash` (read a local file and hash it with hashlib alone).
+        sink: `s3`, `folder`, `nowhere`, or `hash` (read a local file and hash it with hashlib alone).
         target: base URL of the S3 server, path of a folder, or path of the local file.
     """
 
@@ -60,7 +60,7 @@ class Task:
 
     def begun(self) -> "Task":
         """Create the uploads of an S3 server."""
-        if not self.sink.startswith("s3"):
+        if self.sink != "s3":
             return self
         made = []
         with contextlib.closing(http.client.HTTPConnection(self.target.partition("//")[2])) as connection:
@@ -75,8 +75,7 @@ class Task:
             return DiscardTicket()
         if self.sink == "folder":
             return FilePartTicket(f"{self.target}/{file}", start)
-        header = "x-amz-checksum-crc64nvme" if self.sink == "s3-header" else ""
-        return S3PartTicket(f"{self.target}/b/{file}?partNumber={number}&uploadId={self.uploads[file]}", (), header)
+        return S3PartTicket(f"{self.target}/b/{file}?partNumber={number}&uploadId={self.uploads[file]}")
 
     def orders(self, file: int) -> Iterator[RunOrder]:
         """The runs of one file."""

@@ -250,9 +250,7 @@ class Mover:
         checksum = checksums.new(order.checksum)
         with (
             ranges.opened(wires, cutter, order.read, part.start, part.stop, deadline) as source,
-            sinks.opened(
-                part.write, size, wires=wires, cutter=cutter, deadline=deadline, in_memory=not buffer.is_ring
-            ) as sink,
+            sinks.opened(part.write, size, wires=wires, cutter=cutter, deadline=deadline) as sink,
         ):
             while buffer.filled < size:
                 self._pass_slice(fetch, buffer, source, checksum, sink, deadline)

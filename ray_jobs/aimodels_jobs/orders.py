@@ -21,14 +21,12 @@ class S3PartTicket:
     Args:
         url: presigned PUT.
         headers: headers that were signed and must be sent as they are.
-        checksum_header: header to send the part's CRC64NVME in (base64), empty when the store knows none.
         expires_at: Unix seconds.
         ca_file: PEM file to verify TLS with; empty for the system's.
     """
 
     url: str = dataclasses.field(repr=False)
     headers: tuple[tuple[str, str], ...] = dataclasses.field(repr=False, default=())
-    checksum_header: str = ""
     expires_at: float = 0.0
     ca_file: str = ""
 

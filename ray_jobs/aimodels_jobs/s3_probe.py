@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from awscrt.checksums import crc64nvme
 
+from aimodels_core import names
 from aimodels_core.errors import AiModelsError, StoreUnavailable, StoreUnsafe
 from aimodels_jobs import s3_uploads
 from aimodels_jobs.objects import Finding, Upload
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "ai-models/v1/probe/"
+PREFIX = names.probe_prefix()
 _MAX_SKEW_SECONDS = 5.0
 _ANY = ("400", "403", "404", "405", "409", "412", "416", "500", "501")
 _CLEANED_SECONDS = 3600.0

@@ -25,7 +25,7 @@ class Sink(Protocol):
     def write(self, block: memoryview, start: int, stop: int) -> None:
         """Take block[start:stop], which follows what was written before.
 
-        A block that is full is written out before this returns, unless the sink was opened with `in_memory`.
+        A block that is full is written out before this returns.
         """
         ...
 
@@ -39,9 +39,7 @@ class Sink(Protocol):
 
 
 @contextlib.contextmanager
-def opened(
-    ticket: WriteTicket, size_bytes: int, *, wires: Wires, cutter: Cutter, deadline: float, in_memory: bool
-) -> Iterator[Sink]:
+def opened(ticket: WriteTicket, size_bytes: int, *, wires: Wires, cutter: Cutter, deadline: float) -> Iterator[Sink]:
     """Open the sink of one attempt.
 
     Args:
@@ -50,14 +48,13 @@ def opened(
         wires: connections to use again.
         cutter: what ends the attempt from outside.
         deadline: by `time.monotonic`.
-        in_memory: all bytes of the part stay where they are until `finish`, so they may be sent after their checksum.
 
     Raises:
         TicketExpired, StoreFull, StoreUnsafe, StoreUnavailable, NotPublished (code UploadGone), and LostConnection.
     """
     match ticket:
         case S3PartTicket():
-            with uploads.opened(ticket, size_bytes, wires, cutter, deadline, in_memory=in_memory) as upload:
+            with uploads.opened(ticket, size_bytes, wires, cutter, deadline) as upload:
                 yield upload
         case FilePartTicket():
             with _file(ticket) as file:

@@ -37,12 +37,10 @@ _CHECKSUM_ANSWER: Final = "x-amz-checksum-crc64nvme"
 
 
 @contextlib.contextmanager
-def opened(
-    ticket: S3PartTicket, size_bytes: int, wires: Wires, cutter: Cutter, deadline: float, *, in_memory: bool
-) -> Iterator["Upload"]:
+def opened(ticket: S3PartTicket, size_bytes: int, wires: Wires, cutter: Cutter, deadline: float) -> Iterator["Upload"]:
     """Open one attempt at an UploadPart; see `sinks.opened`."""
     place, target = Place.of(ticket.url, ca_file=ticket.ca_file, trusted=True)
-    upload = Upload(ticket, place, target, size_bytes, wires, cutter, deadline, in_memory=in_memory)
+    upload = Upload(ticket, place, target, size_bytes, wires, cutter, deadline)
     try:
         yield upload
     finally:
@@ -52,8 +50,8 @@ def opened(
 class Upload:
     """One attempt at an UploadPart; the connection is opened with the first byte to send.
 
-    With a checksum header, which must come before the body, everything is sent at the end, if it is still in memory.
-    Without one, slices are sent as they come, and the store's own checksum is compared where it answers one.
+    Slices are sent as they come, so the checksum is not known when the head is sent; the store's own one is compared
+    where it answers with one.
     """
 
     def __init__(
@@ -65,34 +63,21 @@ class Upload:
         wires: Wires,
         cutter: Cutter,
         deadline: float,
-        *,
-        in_memory: bool,
     ) -> None:
         self._ticket, self._place, self._target = ticket, place, target
         self._size_bytes = size_bytes
         self._wires, self._cutter = wires, cutter
         self._deadline = deadline
-        self._at_end = in_memory and bool(ticket.checksum_header)
-        self._pending: list[memoryview] = []
         self._wire: Wire | None = None
         self._stack = contextlib.ExitStack()
 
     def write(self, block: memoryview, start: int, stop: int) -> None:
         """Take a slice (see `sinks.Sink`)."""
-        if not self._at_end:
-            self._send(self._begun(""), block[start:stop])
-            return
-        last = self._pending[-1] if self._pending else None
-        if start and last is not None:
-            self._pending[-1] = block[start - len(last) : stop]
-        else:
-            self._pending.append(block[start:stop])
+        self._send(self._begun(), block[start:stop])
 
     def finish(self, checksum: str) -> str:
-        """Send what is pending, read the answer (see `sinks.Sink`)."""
-        wire = self._begun(checksum)
-        for view in self._pending:
-            self._send(wire, view)
+        """Read the answer (see `sinks.Sink`)."""
+        wire = self._begun()
         try:
             wire.limit(self._deadline)
             response = wire.connection.getresponse()
@@ -109,7 +94,7 @@ class Upload:
             self._wire.connection.close()
             self._wire = None
 
-    def _begun(self, checksum: str) -> Wire:
+    def _begun(self) -> Wire:
         """Connect and send the head of the request, once."""
         if self._wire is not None:
             return self._wire
@@ -120,18 +105,16 @@ class Upload:
         except SourceUnavailable as error:  # what connecting says of any host
             raise StoreUnavailable(f"store: {error.message}", code=error.code) from error
         self._wire = self._stack.enter_context(self._cutter.using(wire))
-        self._head(wire, checksum)
+        self._head(wire)
         return wire
 
-    def _head(self, wire: Wire, checksum: str) -> None:
+    def _head(self, wire: Wire) -> None:
         try:
             wire.limit(self._deadline)
             wire.connection.putrequest("PUT", self._target, skip_accept_encoding=True)
             wire.connection.putheader("Content-Length", str(self._size_bytes))
             for name, value in self._ticket.headers:
                 wire.connection.putheader(name, value)
-            if self._at_end:
-                wire.connection.putheader(self._ticket.checksum_header, checksums.header_value(checksum))
             wire.connection.endheaders()
         except TimeoutError as error:
             raise self._late() from error
