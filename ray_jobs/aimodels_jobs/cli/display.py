@@ -33,7 +33,8 @@ class LogLines(logging.Formatter):
         """Render a record."""
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         words = [f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z", record.levelname, record.getMessage()]
-        words += [f"{key}={value}" for key, value in vars(record).items() if key not in _LOG_FIELDS]
+        extra = {key: value for key, value in vars(record).items() if key not in _LOG_FIELDS and key[0] != "_"}
+        words += [f"{key}={value}" for key, value in extra.items()]
         lines = [" ".join(words).translate(_CONTROLS)]
         if record.exc_info:
             lines.append(self.formatException(record.exc_info))

@@ -120,6 +120,7 @@ def test_a_log_line_has_time_message_and_variables_and_no_more() -> None:
     record = logging.makeLogRecord(
         {"levelname": "WARNING", "msg": "run failed", "created": 1.5, "path": "a\nb", "attempt": 2, "name": "x.y"}
     )
+    record.__dict__["_of_a_library"] = 1
 
     assert display.LogLines().format(record) == "1970-01-01T00:00:01.500Z WARNING run failed path=a\\x0ab attempt=2"
 
