@@ -15,7 +15,7 @@ from tests.support.auditing import audit, checkpoints, content, uploads
 from tests.support.hub.limits import Limits
 from tests.support.hub.repository import Repository
 from tests.support.hub.server import Hub
-from tests.support.publishing import Desk, Shop, good_model, wanted
+from tests.support.publishing import Shop, good_model, wanted
 
 _AT_ONCE = 12
 TOKENS = {"hf_good": "someone", "hf_other": "another"}
@@ -51,6 +51,7 @@ class Row:
         make: the repository.
         credential: token for the hub.
         path: what the want names behind the repository.
+        denied: access is denied: it fails, and is tried again when access may have been granted.
     """
 
     spoil: Spoil
@@ -62,11 +63,17 @@ class Row:
     make: Callable[..., Repository] = good_model
     credential: str = ""
     path: str = ""
+    denied: bool = False
 
 
 def failed(spoil: Spoil, code: str, *says: str, **more: object) -> Row:
     """A row that fails for good."""
     return Row(spoil, Stage.FAILED, code, says, **more)  # type: ignore[arg-type]  # fields of a row
+
+
+def denied(spoil: Spoil, code: str, *says: str, **more: object) -> Row:
+    """A row that fails until access is granted."""
+    return Row(spoil, Stage.FAILED, code, says, denied=True, **more)  # type: ignore[arg-type]  # fields of a row
 
 
 def waits(spoil: Spoil, code: str, *says: str, **more: object) -> Row:
@@ -118,7 +125,7 @@ class _Trial:
         yield from (
             f"want {part!r} in the message, got {trouble}" for part in self.row.says if part not in trouble.message
         )
-        if trouble.retryable is not (state.stage is Stage.WAITING):
+        if trouble.retryable is not (state.stage is Stage.WAITING or self.row.denied):
             yield f"retryable: {trouble}"
 
     def mended(self, shop: Shop) -> Iterator[str]:
@@ -175,6 +182,3 @@ def _each(trials: list[_Trial], call: Callable[[_Trial], list[str]]) -> dict[str
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
         found = dict(zip((trial.name for trial in trials), pool.map(one, trials), strict=True))
     return {name: wrong for name, wrong in found.items() if wrong}
-
-
-__all__ = ["Desk", "Row", "failed", "forget_faults", "nothing", "run", "small_model", "waits"]
