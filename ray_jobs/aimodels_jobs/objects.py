@@ -139,8 +139,8 @@ class Objects(Protocol):
         Args:
             upload: the upload.
             records: every part, in order, tiling the blob.
-            recheck: attempts of one part may have written over each other where the store cannot tell them apart: read
-                the bytes back and compare with the digest in the key before anything is visible.
+            recheck: two attempts may have written one part. A store that cannot tell them apart compares all bytes
+                with the digest in the key before anything is visible, or refuses.
 
         Raises:
             NotPublished: code UploadGone: the upload is gone and the object is not there.

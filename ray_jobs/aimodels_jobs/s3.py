@@ -209,6 +209,9 @@ class S3:
     def complete(self, upload: Upload, records: Sequence[PartRecord], *, recheck: bool) -> None:
         """Make the blob visible at its key from exactly the recorded parts; a lost answer is decided by looking.
 
+        With `recheck`, a store that may take another attempt of a part than the named one completes nothing: whoever
+        still writes to this upload does not know the next one.
+
         Raises:
             NotPublished: code UploadGone.
             StoreUnavailable: code PartsDiffer.
@@ -216,9 +219,11 @@ class S3:
         check_tiling(upload, records)
         name = self.full_key(upload.key)
         full_object = self._can("full-object-checksum")
-        s3_uploads.complete(self.client, name, upload, records, full_object=full_object)
         if recheck and not (full_object or self._can("named-etags")):
-            s3_uploads.read_back(self, upload.key, upload.size_bytes)
+            raise StoreUnavailable(
+                f"{upload.key}: want parts that one attempt wrote, got some that two may have", code="PartsDiffer"
+            )
+        s3_uploads.complete(self.client, name, upload, records, full_object=full_object)
 
     def abort(self, upload: Upload) -> None:
         """Drop an upload and its parts."""

@@ -273,7 +273,7 @@ _CHECKS = (
     _Check("empty-object", "empty files cannot be published", _empty, fatal=True),
     _Check("part-etag-is-md5", "interrupted uploads may be sent again", _part_etag),
     _Check("full-object-checksum", "the store does not check whole blobs", _full_object),
-    _Check("named-etags", "repeated parts are read back before they count", _named_etags),
+    _Check("named-etags", "blobs with repeated parts are sent again", _named_etags),
     _Check("if-none-match", "a second writer is not kept out", _if_none_match),
     _Check("expired-delete-refused", "a writer that was frozen may delete late", _expired_delete),
     _Check("clock", "signatures may be refused", _clock),

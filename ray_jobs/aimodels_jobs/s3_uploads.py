@@ -5,23 +5,18 @@ The server's dictionaries are parsed here and go no further.
 
 import base64
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from awscrt.checksums import combine_crc64nvme
 
 from aimodels_core.errors import AiModelsError, NotPublished, StoreUnavailable
-from aimodels_jobs.objects import Upload, digest_in
+from aimodels_jobs.objects import Upload
 from aimodels_jobs.orders import PartRecord
 from aimodels_jobs.s3_client import ATTEMPTS, Client, Refusal
 
-if TYPE_CHECKING:
-    from aimodels_jobs.s3 import S3
-
 MAX_PARTS = 10_000
 _GONE = ("NoSuchUpload", "404")
-_READ_BYTES = 8 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,21 +117,6 @@ def is_there(client: Client, name: Mapping[str, str], upload: Upload, combined: 
             code="PartsDiffer",
         )
     return True
-
-
-def read_back(objects: "S3", key: str, size_bytes: int) -> None:
-    """Hash a completed blob, for a server that may have taken other parts than the named ones; a wrong one is removed.
-
-    Raises:
-        StoreUnavailable: code PartsDiffer.
-    """
-    want = digest_in(key)
-    whole = hashlib.sha256()
-    for at in range(0, size_bytes, _READ_BYTES):
-        whole.update(objects.get(key, max_bytes=_READ_BYTES, start=at, stop=min(at + _READ_BYTES, size_bytes)) or b"")
-    if want and whole.hexdigest() != want:
-        objects.delete(key)
-        raise StoreUnavailable(f"{key}: stored bytes differ: got sha256:{whole.hexdigest()}", code="PartsDiffer")
 
 
 def abort(client: Client, name: Mapping[str, str], upload_id: str) -> None:

@@ -348,3 +348,25 @@ def test_the_probe_refuses_default_retention(moto: servers.S3Server) -> None:
 def test_the_probe_says_when_expired_deletions_are_taken(moto: servers.S3Server) -> None:
     """No real server does that; this stand-in does not check signatures."""
     assert "expired-delete-refused" in _failed(moto, moto.bucket)
+
+
+class _Forgetful(S3):
+    """A bucket whose server takes whatever attempt of a part it likes."""
+
+    def _can(self, name: str) -> bool:
+        del name
+        return False
+
+
+def test_a_server_that_cannot_tell_two_attempts_apart_shows_neither(server: servers.S3Server) -> None:
+    objects = _Forgetful(_settings(server, server.endpoint))
+    upload = objects.create_upload(KEY, len(DATA))
+    records = send(objects, upload, DATA)
+
+    with pytest.raises(StoreUnavailable) as caught:
+        objects.complete(upload, records, recheck=True)
+
+    assert caught.value.code == "PartsDiffer"
+    assert objects.head(KEY) is None
+    objects.complete(upload, records, recheck=False)
+    assert objects.get(KEY, max_bytes=len(DATA)) == DATA
