@@ -17,15 +17,15 @@ from aimodels_core.errors import AiModelsError, DigestMismatch, NotPublished, St
 from aimodels_core.source import ReadTicket
 from aimodels_jobs import plan
 from aimodels_jobs.asking import Asking
-from aimodels_jobs.checkpoints import Checkpoints, Record, Resume
+from aimodels_jobs.checkpoints import Record, Resume
 from aimodels_jobs.dispatch import Dispatcher
-from aimodels_jobs.flight import Flight, Pace, Patience
-from aimodels_jobs.layout import Store
+from aimodels_jobs.flight import Flight, Pace
 from aimodels_jobs.objects import Upload
 from aimodels_jobs.orders import DiscardTicket, PartRecord, WriteTicket
 from aimodels_jobs.plan import Part, PlanFile, Run, Way
 from aimodels_jobs.progress import Meter
 from aimodels_jobs.threads import Threads
+from aimodels_jobs.workshop import Workshop
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +35,6 @@ _WHOLE_TRIES = 2
 """A digest that differs twice is the source's fault (design 2.1)."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tools:
-    """What moving a blob needs of the coordinator."""
-
-    store: Store
-    checkpoints: Checkpoints
-    dispatcher: Dispatcher
-    threads: Threads
-    patience: Patience
-    check_writer: Callable[[], None]
-
-
 class BlobMove:
     """Moves one file with a published digest; `Way.PROVE` reads and hashes it without storing.
 
@@ -54,7 +42,8 @@ class BlobMove:
         file: the row of the plan.
         source: where it is read.
         repositories: where it is linked once its digest matched; what is on its way belongs to the last of them.
-        tools: the coordinator's.
+        workshop: the coordinator's.
+        dispatcher: of its movers.
         meter: the publication's.
         owner: whose share of the movers it uses.
         allowed: slots that may take its runs.
@@ -65,7 +54,8 @@ class BlobMove:
         file: PlanFile,
         source: Asking,
         repositories: Sequence[str],
-        tools: Tools,
+        workshop: Workshop,
+        dispatcher: Dispatcher,
         meter: Meter,
         *,
         owner: str,
@@ -77,18 +67,19 @@ class BlobMove:
         self._digest: Digest = file.digest
         self._source = source
         self._repositories = repositories
-        self._tools = tools
+        self._workshop = workshop
+        self._dispatcher = dispatcher
         self._owner = owner
         self._allowed = allowed
         self._proving = file.way is Way.PROVE
         self._upload: Upload | None = None
         self._recorded = False
         self._recheck = False
-        self._pace = Pace(tools.patience)
+        self._pace = Pace(workshop.patience)
         self.scope = repositories[-1]
         self.path = file.file.path
-        self.checksum = tools.store.objects.checksum
-        self.patience = tools.patience
+        self.checksum = workshop.store.objects.checksum
+        self.patience = workshop.patience
         self.meter = meter
 
     async def read_ticket(self, refused: ReadTicket | None) -> ReadTicket:
@@ -102,8 +93,8 @@ class BlobMove:
         upload = self._upload
         if upload is None:
             return tuple(DiscardTicket() for _ in parts)
-        objects = self._tools.store.objects
-        return await self._tools.threads.run(
+        objects = self._workshop.store.objects
+        return await self._workshop.threads.run(
             lambda: tuple(objects.part_ticket(upload, p.number, p.start, p.stop) for p in parts)
         )
 
@@ -142,7 +133,7 @@ class BlobMove:
         self.meter.add_hashed(sum(r.size_bytes for r in records))
         if resume.digest_hex:
             return tuple(records), resume.digest_hex
-        convoy = _Convoy(self.launch, self._tools.threads, self.meter, cut[resume.next_run :])
+        convoy = _Convoy(self.launch, self._workshop.threads, self.meter, cut[resume.next_run :])
         try:
             digest_hex = ""
             async for flight in convoy:
@@ -163,62 +154,62 @@ class BlobMove:
         if upload is not None and not recorded:
             self._upload = None
             with contextlib.suppress(AiModelsError):  # what stopped the blob is news; `_prepare` tries this again
-                await self._tools.threads.run(self._tools.store.objects.abort, upload)
+                await self._workshop.threads.run(self._workshop.store.objects.abort, upload)
 
     async def _prepare(self) -> Resume:
         if self._proving:
             return Resume.nothing()
-        checkpoints, objects = self._tools.checkpoints, self._tools.store.objects
+        checkpoints, objects = self._workshop.checkpoints, self._workshop.store.objects
         size = self._file.file.size_bytes
         load = checkpoints.load
-        resume = await self._tools.threads.run(load, self._digest, self.scope, size, plan.part_bytes(size))
+        resume = await self._workshop.threads.run(load, self._digest, self.scope, size, plan.part_bytes(size))
         if resume.upload is None:
-            key = self._tools.store.blob_key(self._digest)
-            await self._tools.threads.run(checkpoints.drop_unrecorded, self._digest)
-            upload = await self._tools.threads.run(objects.create_upload, key, size)
+            key = self._workshop.store.blob_key(self._digest)
+            await self._workshop.threads.run(checkpoints.drop_unrecorded, self._digest)
+            upload = await self._workshop.threads.run(objects.create_upload, key, size)
             resume = dataclasses.replace(Resume.nothing(), upload=upload)
         self._upload, self._recorded = resume.upload, bool(resume.records)
         return resume
 
     def save(self, run: int, records: Sequence[PartRecord], state: bytes, digest_hex: str) -> None:
         """Write the checkpoint of a run, if its hash state means anything elsewhere; blocks."""
-        if self._upload is not None and self._tools.dispatcher.portable:
+        if self._upload is not None and self._dispatcher.portable:
             record = Record(self._upload, run, tuple(records), state, digest_hex)
-            self._tools.checkpoints.save(self._digest, self.scope, record)
+            self._workshop.checkpoints.save(self._digest, self.scope, record)
             self._recorded = True
 
     async def launch(self, run: Run) -> Flight:
         """Wait for a lease and make the flight of a run."""
         host = (await self.read_ticket(None)).host
-        lease = await self._tools.dispatcher.lease(
+        lease = await self._dispatcher.lease(
             self._owner, host=host, size_bytes=run.size_bytes, wanted=len(run.parts), allowed=self._allowed
         )
-        return Flight(run, self, self._tools.dispatcher, lease, self._pace)
+        return Flight(run, self, self._dispatcher, lease, self._pace)
 
     async def _commit(self, records: Sequence[PartRecord]) -> None:
         """Link first: a link without its blob is harmless, a blob without its link would be proved again."""
-        store, upload = self._tools.store, self._upload
-        await self._tools.threads.run(self._tools.check_writer)
+        store, upload = self._workshop.store, self._upload
+        await self._workshop.threads.run(self._workshop.check_writer)
         for repository in self._repositories:
-            await self._tools.threads.run(store.link, repository, self._digest)
+            await self._workshop.threads.run(store.link, repository, self._digest)
         if upload is None:  # somebody else stored the blob: what this scope had begun before is of no use any more
-            await self._tools.threads.run(self._tools.checkpoints.abandon, self._digest, self.scope)
+            await self._workshop.threads.run(self._workshop.checkpoints.abandon, self._digest, self.scope)
         else:
-            await self._tools.threads.run(lambda: store.objects.complete(upload, records, recheck=self._recheck))
-            await self._tools.threads.run(self._tools.checkpoints.discard, self._digest, self.scope)
+            await self._workshop.threads.run(lambda: store.objects.complete(upload, records, recheck=self._recheck))
+            await self._workshop.threads.run(self._workshop.checkpoints.discard, self._digest, self.scope)
 
     async def abandon(self) -> None:
         """Drop what was begun and will not be gone on with; an upload that no run was recorded of yet too."""
         if self._upload is not None:
-            await self._tools.threads.run(self._tools.store.objects.abort, self._upload)
+            await self._workshop.threads.run(self._workshop.store.objects.abort, self._upload)
         if not self._proving:
-            await self._tools.threads.run(self._tools.checkpoints.abandon, self._digest, self.scope)
+            await self._workshop.threads.run(self._workshop.checkpoints.abandon, self._digest, self.scope)
 
     async def _discard(self) -> None:
         upload, self._upload, self._recheck = self._upload, None, False
         if upload is not None:
-            await self._tools.threads.run(self._tools.store.objects.abort, upload)
-            await self._tools.threads.run(self._tools.checkpoints.discard, self._digest, self.scope)
+            await self._workshop.threads.run(self._workshop.store.objects.abort, upload)
+            await self._workshop.threads.run(self._workshop.checkpoints.discard, self._digest, self.scope)
 
 
 class _Convoy:

@@ -21,7 +21,7 @@ from aimodels_core.source import Source, SourceFile
 from aimodels_core.units import MIB
 from aimodels_jobs import contents, documents, formats, headers, known, metadata, plan
 from aimodels_jobs.asking import Asking, OnLimit
-from aimodels_jobs.blob import BlobMove, Tools
+from aimodels_jobs.blob import BlobMove
 from aimodels_jobs.dispatch import Dispatcher
 from aimodels_jobs.headers import NeedBytes
 from aimodels_jobs.headers_gguf import GgufHeader
@@ -275,30 +275,26 @@ class Publication:
         dispatcher = await self._get_dispatcher(sum(row.file.size_bytes for row in ordered))
         sizes = {row.file.path: row.file.size_bytes for row in ordered}
         allowed = plan.assign(sizes, len(dispatcher.slots), portable=dispatcher.portable)
-        workshop = self._workshop
-        tools = Tools(
-            store=workshop.store,
-            checkpoints=workshop.checkpoints,
-            dispatcher=dispatcher,
-            threads=workshop.threads,
-            patience=workshop.patience,
-            check_writer=workshop.check_writer,
-        )
-        moves = [self._move_one(row, links, tools, allowed[row.file.path]) for row in ordered]
+        moves = [self._move_one(row, links, dispatcher, allowed[row.file.path]) for row in ordered]
         await _all(moves, at_once=_BLOBS_AT_ONCE)
 
-    async def _move_one(self, row: PlanFile, links: Sequence[str], tools: Tools, allowed: Sequence[int]) -> None:
+    async def _move_one(
+        self, row: PlanFile, links: Sequence[str], dispatcher: Dispatcher, allowed: Sequence[int]
+    ) -> None:
         digest = row.digest
         if digest is None:
             raise ValueError(f"{row.file.path}: want a digest")
-        async with self._workshop.locks.hold(digest):
-            seen = (await presence(tools.store, self._want.scope, {digest}, tools.threads))[digest]
+        workshop = self._workshop
+        async with workshop.locks.hold(digest):
+            seen = (await presence(workshop.store, self._want.scope, {digest}, workshop.threads))[digest]
             way = plan.way_of(row.file, digest, usable=seen.usable, stored=seen.stored)
             if way is Way.REUSE:
                 self._meter.add_hashed(row.file.size_bytes)
                 return
             now = dataclasses.replace(row, way=way)
-            blob = BlobMove(now, self._source, links, tools, self._meter, owner=self._want.uid, allowed=allowed)
+            blob = BlobMove(
+                now, self._source, links, workshop, dispatcher, self._meter, owner=self._want.uid, allowed=allowed
+            )
             self._moving[digest] = blob
             await blob.move()
             del self._moving[digest]
