@@ -33,11 +33,11 @@ def safetensors(tensors: Mapping[str, tuple[str, list[int], int]]) -> bytes:
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + length]}
         at += length
     raw = json.dumps(header).encode()
-    return len(raw).to_bytes(8, "little") + raw + bytes(range(at))
+    return len(raw).to_bytes(8, "little") + raw + bytes(place % 256 for place in range(at))
 
 
-def gguf(architecture: str, file_type: int) -> bytes:
-    """Make a file with one F32[8] tensor."""
+def gguf(architecture: str, file_type: int, elements: int = 8) -> bytes:
+    """Make a file with one F32 tensor."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
@@ -45,8 +45,13 @@ def gguf(architecture: str, file_type: int) -> bytes:
     raw = b"GGUF" + struct.pack("<IQQ", 3, 1, 2)
     raw += text("general.architecture") + struct.pack("<I", 8) + text(architecture)
     raw += text("general.file_type") + struct.pack("<II", 4, file_type)
-    raw += text("t") + struct.pack("<IQIQ", 1, 8, 0, 0)
-    return raw + bytes(-len(raw) % 32) + bytes(range(32))
+    raw += text("t") + struct.pack("<IQIQ", 1, elements, 0, 0)
+    return raw + bytes(-len(raw) % 32) + bytes(place % 256 for place in range(4 * elements))
+
+
+def model(tensors: Mapping[str, tuple[str, list[int], int]], **config: Any) -> Mapping[str, bytes]:
+    """Make a model of one file, with tensors large enough to be counted."""
+    return {"config.json": document(config), "model.safetensors": safetensors(tensors)}
 
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -86,6 +91,74 @@ MODELS: Mapping[str, Mapping[str, bytes]] = {
         "unet/diffusion_pytorch_model.safetensors": safetensors({"w": ("F16", [4], 8)}),
         "unet/diffusion_pytorch_model.fp16.safetensors": safetensors({"w": ("F16", [2], 4)}),
         "v1.safetensors": safetensors({"w": ("F16", [4], 8)}),
+    },
+    "mixed": model(
+        {
+            "a": ("BF16", [30, 41], 2460),
+            "b": ("F32", [9, 7], 252),
+            "position_ids": ("I64", [1, 100], 800),
+            "n.num_batches_tracked": ("I64", [100], 800),
+        },
+        model_type="Odd",
+    ),
+    "bf16": model({"a": ("BF16", [10, 195], 3900)}, architectures=["X"]),
+    "fp64": model({"a": ("F64", [10, 10], 800)}, architectures=["X"]),
+    "int8": model({"a": ("I8", [10, 10], 100)}, architectures=["X"]),
+    "gptq": model(
+        {
+            "l.qweight": ("I32", [8, 16], 512),
+            "l.qzeros": ("I32", [4, 16], 256),
+            "l.scales": ("F16", [4, 32], 256),
+            "l.g_idx": ("I32", [64], 256),
+            "norm.weight": ("F16", [60], 120),
+        },
+        quantization_config={"quant_method": "gptq", "bits": 8},
+    ),
+    "fp8": model(
+        {"l.weight": ("F8_E4M3", [20, 20], 400), "l.weight_scale_inv": ("F32", [10, 10], 400)},
+        quantization_config={"quant_method": "fp8"},
+    ),
+    "bnb": model(
+        {"l.weight": ("U8", [200, 1], 200), "l.weight.absmax": ("F32", [100], 400), "n.weight": ("BF16", [60], 120)},
+        quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True},
+    ),
+    "packed": model(
+        {
+            "l.weight_packed": ("I32", [100], 400),
+            "l.weight_shape": ("I64", [2], 16),
+            "l.weight_scale": ("BF16", [70], 140),
+        },
+        quantization_config={
+            "quant_method": "compressed-tensors",
+            "config_groups": {"g": {"weights": {"num_bits": 8}}},
+        },
+    ),
+    "pth": {"params.json": b"{}", "consolidated.00.pth": b"PK\x03\x04tiny"},
+    "pipeline": {
+        "model_index.json": document({"_class_name": "P", "unet": ["diffusers", "X"]}),
+        "unet/model.safetensors": safetensors({"w": ("F16", [100], 200)}),
+    },
+    "gguf-q8": {"m-Q8_0.gguf": gguf("qwen3", 7, 1000)},
+    "gguf-f16": {"m.gguf": gguf("gemma3", 1, 64)},
+    "names": {
+        **model({"a": ("F16", [40], 80)}, architectures=["X"]),
+        **{
+            name: name.encode()
+            for name in (
+                *("run.sh", "a.ipynb", "a.py", "README", "LICENCE", "NOTICE.txt", "COPYING", "copyright", "AUTHORS"),
+                *(
+                    "use_policy.txt",
+                    "USAGE_POLICY",
+                    "a.md",
+                    "a.rst",
+                    "a.pdf",
+                    "a.svg",
+                    "chat_template.jinja",
+                    "sub/a.json",
+                ),
+                *("vocab.txt", "a.npy", "spiece.model", "a.jpg", "A.PNG", "a.jpeg", "a.gif", "a.webp", "a.npz", "a.pb"),
+            )
+        },
     },
     "pytorch": {
         "config.json": document({"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta"}),
