@@ -11,6 +11,7 @@ from aimodels_core.errors import UsageError
 from aimodels_core.messages import Want
 from aimodels_core.units import GIB
 from aimodels_jobs.checkpoints import Checkpoints
+from aimodels_jobs.cli import display
 from aimodels_jobs.cli.arguments import Command, MoveOptions, SourceOptions, StoreOptions
 from aimodels_jobs.coordinator import Coordinator
 from aimodels_jobs.executor import Executor, Inline
@@ -135,6 +136,7 @@ def executor_for(options: MoveOptions, env: Mapping[str, str]) -> Callable[[int]
         from aimodels_jobs import fleet
 
         workers = options.workers or max(2, (os.cpu_count() or 2) // 2)
+        display.say(f"starting {workers} Ray workers {'in a cluster' if address else 'on this machine'}")
         return fleet.attach(address, workers) if address else fleet.local(workers)
 
     return choose
