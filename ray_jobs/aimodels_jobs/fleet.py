@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 import ray
+import ray._private.worker
 import ray._raylet
 import ray.exceptions
 
@@ -96,6 +97,7 @@ class Ray:
             warnings.simplefilter("ignore")  # Ray's own, about its own
             try:
                 settings = self._settings()
+                ray._private.worker.print_to_stdstream = _log_words_of_ray  # noqa: SLF001 - it would print them on stdout
                 ray._raylet.AuthenticationTokenLoader.instance().reset_cache()  # noqa: SLF001 - Ray has no other way
                 ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **settings)
             except Exception as error:  # whatever Ray raises: it has no tree of errors for this
@@ -415,6 +417,12 @@ class Detached:
             raise MoverLost(f"{self._name}: silent for {seconds:.0f} s", code="Silent") from error
         except ray.exceptions.RayError as error:
             raise _translated(self._name, error) from error
+
+
+def _log_words_of_ray(data: Mapping[str, Any], **_: object) -> None:
+    """Take what Ray wants to tell people: stdout belongs to results."""
+    for line in data.get("lines", ()):
+        log.info("ray told something", extra={"words": str(line)[:500]})
 
 
 def _translated(name: str, error: ray.exceptions.RayError) -> AiModelsError:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from aimodels_core.errors import AiModelsError, UsageError
 from aimodels_jobs import fleet
-from aimodels_jobs.host_options import parse
+from aimodels_jobs.host_options import HostOptions, parse
 from aimodels_jobs.hosting import Host
 
 ACTOR_NAME = "coordinator"
@@ -22,19 +22,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Make sure that the coordinator runs in the cluster; returns an exit code as `ai-models` does."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
-        with contextlib.closing(
-            fleet.Detached(fleet.Ray(options.ray_address), ACTOR_NAME, on=dict(options.on))
-        ) as place:
-            port = place.ensure(Host, options.settings, ready_seconds=options.ready_seconds)
+        said = _carry_out(parse(sys.argv[1:] if argv is None else argv))
     except UsageError as error:
         sys.stderr.write(f"coordinator: {error.message}\n")
         return EXIT_USAGE
     except AiModelsError as error:
         sys.stderr.write(f"coordinator: {error.message}\n")
         return EXIT_TEMPORARY if error.retryable else EXIT_FAILED
-    sys.stdout.write(f"coordinator serves on port {port}\n")
+    sys.stdout.write(f"coordinator {said}\n")
     return EXIT_DONE
+
+
+def _carry_out(options: HostOptions) -> str:
+    place = fleet.Detached(fleet.Ray(options.ray_address), ACTOR_NAME, on=dict(options.on))
+    with contextlib.closing(place):
+        if options.remove:
+            place.remove()
+            return "is gone"
+        port = place.ensure(Host, options.settings, ready_seconds=options.ready_seconds)
+        return f"serves on port {port}"
 
 
 if __name__ == "__main__":

@@ -91,12 +91,14 @@ class HostOptions:
         ray_address: of the cluster; empty for the one that this process is part of, or that RAY_ADDRESS names.
         on: labels of the node that the actor must run on.
         ready_seconds: how long to wait until it serves.
+        remove: end the coordinator cleanly instead.
     """
 
     settings: HostSettings
     ray_address: str
     on: tuple[tuple[str, str], ...]
     ready_seconds: float
+    remove: bool
 
 
 def parse(argv: Sequence[str]) -> HostOptions:
@@ -108,7 +110,9 @@ def parse(argv: Sequence[str]) -> HostOptions:
     raw = vars(_parser().parse_args(argv))
     own = {field.name for field in dataclasses.fields(HostSettings)}
     settings: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in raw.items() if n in own}
-    return HostOptions(HostSettings(**settings), raw["ray_address"], tuple(raw["on"]), raw["ready_seconds"])
+    return HostOptions(
+        HostSettings(**settings), raw["ray_address"], tuple(raw["on"]), raw["ready_seconds"], raw["remove"]
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -136,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--inline", action="store_true", help="one mover in the coordinator's own process")
     add("--ray-address", default="", metavar="ADDRESS")
     add("--on", action="append", type=_label, default=[], metavar="LABEL=VALUE", help="label of the node to run on")
+    add("--remove", action="store_true", help="end the coordinator cleanly; it does not come back")
     add("--ready-seconds", type=float, default=120.0, metavar="S")
     return parser
 
