@@ -15,7 +15,7 @@ from aimodels_jobs.filekinds import Kind
 from aimodels_jobs.selection import MAX_DOCUMENT_BYTES, Dropped, Format, Notice, Pickle, Selected, Selection
 from aimodels_jobs.shards import WeightSet
 
-__all__ = ["Dropped", "Format", "Notice", "Pickle", "Selected", "Selection", "check_index", "refine", "select"]
+__all__ = ["Dropped", "Format", "Notice", "Pickle", "Selected", "Selection", "refine", "select"]
 
 _ROOT_CONFIGS = ("config.json", "adapter_config.json", "modules.json", "params.json", "open_clip_config.json")
 _DOCUMENT_NAMES = frozenset(
@@ -314,8 +314,3 @@ def refine(selection: Selection, read: Mapping[str, bytes]) -> Selection:
     if selection.format is Format.DIFFUSERS and "model_index.json" in read:
         selection = documents.by_model_index(selection, read["model_index.json"])
     return documents.with_notices(selection, read)
-
-
-def check_index(path: str, data: bytes, selection: Selection) -> Selection:
-    """Narrow a selection by one index of sharded weights: see `refine`."""
-    return documents.by_index(selection, path, data)

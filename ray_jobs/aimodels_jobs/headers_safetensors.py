@@ -6,7 +6,6 @@ the rest of the file without holes. Two tensors of one name are refused although
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
@@ -42,14 +41,6 @@ class SafetensorsHeader:
     tensors: tuple[Tensor, ...]
     metadata: Mapping[str, str]
     data_start: int
-
-    @property
-    def elements_by_dtype(self) -> Mapping[str, int]:
-        """How many numbers of each type the file holds."""
-        found: Counter[str] = Counter()
-        for tensor in self.tensors:
-            found[tensor.dtype] += tensor.elements
-        return dict(found)
 
 
 def safetensors_header(path: str, prefix: bytes, size_bytes: int) -> SafetensorsHeader | NeedBytes:

@@ -105,8 +105,3 @@ class Selection:
     def size_bytes(self) -> int:
         """All published bytes, equal files counted each time."""
         return sum(item.file.size_bytes for item in self.files)
-
-    @property
-    def dropped_bytes(self) -> int:
-        """All bytes left out."""
-        return sum(item.size_bytes for item in self.dropped)

@@ -50,18 +50,6 @@ class Tickets:
         self._flights: dict[str, Future[ReadTicket]] = {}
         self._lock = threading.Lock()
 
-    def kept(self, path: str) -> ReadTicket | None:
-        """Return the ticket of `path` that is good for a while, if there is one."""
-        with self._lock:
-            return self._good(path, None)
-
-    def keep(self, path: str, fresh: Fresh) -> ReadTicket:
-        """Keep a ticket that was got otherwise."""
-        life = fresh.lifetime_seconds
-        with self._lock:
-            self._kept[path] = _Kept(fresh.ticket, None if life is None else self._clock() + RENEW_AT * life)
-        return fresh.ticket
-
     def get(self, path: str, fetch: Callable[[], Fresh], *, refused: ReadTicket | None = None) -> ReadTicket:
         """Return the ticket of `path`, one other than `refused`.
 
@@ -94,9 +82,15 @@ class Tickets:
         except TimeoutError as error:
             raise SourceUnavailable(f"{path}: no ticket within {self._wait_seconds:.0f} s", code="TimedOut") from error
 
+    def _keep(self, path: str, fresh: Fresh) -> ReadTicket:
+        life = fresh.lifetime_seconds
+        with self._lock:
+            self._kept[path] = _Kept(fresh.ticket, None if life is None else self._clock() + RENEW_AT * life)
+        return fresh.ticket
+
     def _fly(self, path: str, flight: Future[ReadTicket], fetch: Callable[[], Fresh]) -> ReadTicket:
         try:
-            ticket = self.keep(path, fetch())
+            ticket = self._keep(path, fetch())
         except BaseException as error:
             flight.set_exception(error)
             raise

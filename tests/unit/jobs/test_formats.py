@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aimodels_core.errors import NoWeights, UnsafeContent
 from aimodels_core.source import SourceFile
-from aimodels_jobs import formats
+from aimodels_jobs import documents, formats
 from aimodels_jobs.formats import Format, Pickle, Selection
 
 
@@ -54,7 +54,7 @@ def test_o14_the_same_weights_are_published_once() -> None:
     assert found.paths == kept
     assert found.entry == "config.json"
     assert found.index_paths == (INDEX,)
-    assert found.dropped_bytes == 1024 * len(copies)
+    assert sum(item.size_bytes for item in found.dropped) == 1024 * len(copies)
     assert all(item.why for item in found.dropped)
 
 
@@ -70,13 +70,13 @@ def test_o15_the_index_decides_about_a_stray_file_beside_the_shards() -> None:
 
     assert {item.path for item in found.weights} == set(SHARDS)
     assert why(found, "model.safetensors") == f"not among the shards of {INDEX}"
-    assert formats.check_index(INDEX, index(*SHARDS), found) == found
+    assert documents.by_index(found, INDEX, index(*SHARDS)) == found
 
 
 def test_the_index_brings_back_a_shard_with_another_name_and_drops_what_it_does_not_name() -> None:
     found = select("config.json", INDEX, *SHARDS, "mtp.safetensors")
 
-    narrowed = formats.check_index(INDEX, index(SHARDS[0], "mtp.safetensors"), found)
+    narrowed = documents.by_index(found, INDEX, index(SHARDS[0], "mtp.safetensors"))
 
     assert {item.path for item in narrowed.weights} == {SHARDS[0], "mtp.safetensors"}
     assert why(narrowed, SHARDS[1]) == f"not among the shards of {INDEX}"
@@ -87,7 +87,7 @@ def test_a_single_file_may_have_an_index() -> None:
     found = select("config.json", INDEX, "model.safetensors")
 
     assert found.paths == {"config.json", INDEX, "model.safetensors"}
-    assert formats.check_index(INDEX, index("model.safetensors"), found) == found
+    assert documents.by_index(found, INDEX, index("model.safetensors")) == found
 
 
 @pytest.mark.parametrize("extra", [(), ("config.json",)])
@@ -121,7 +121,7 @@ def test_o23_a_shard_that_only_the_index_knows_is_refused_by_name() -> None:
     found = select("config.json", INDEX, *SHARDS)
 
     with pytest.raises(NoWeights, match=r"extra\.safetensors"):
-        formats.check_index(INDEX, index(*SHARDS, "extra.safetensors"), found)
+        documents.by_index(found, INDEX, index(*SHARDS, "extra.safetensors"))
 
 
 def test_o23_whole_shards_need_no_index() -> None:
@@ -138,7 +138,7 @@ def test_o25_a_shard_path_that_escapes_is_refused(name: str) -> None:
     found = select("config.json", INDEX, *SHARDS)
 
     with pytest.raises(UnsafeContent) as caught:
-        formats.check_index(INDEX, index(*SHARDS, name), found)
+        documents.by_index(found, INDEX, index(*SHARDS, name))
 
     assert (caught.value.code, caught.value.path) == ("UnsafePath", INDEX)
 
@@ -146,7 +146,7 @@ def test_o25_a_shard_path_that_escapes_is_refused(name: str) -> None:
 def test_o25_a_nested_shard_path_is_legal() -> None:
     found = select("config.json", INDEX, "sub/ok.safetensors", "model.safetensors")
 
-    narrowed = formats.check_index(INDEX, index("sub/ok.safetensors"), found)
+    narrowed = documents.by_index(found, INDEX, index("sub/ok.safetensors"))
 
     assert {item.path for item in narrowed.weights} == {"sub/ok.safetensors"}
 
@@ -154,7 +154,7 @@ def test_o25_a_nested_shard_path_is_legal() -> None:
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"weight_map": {"a": 1}}', b'{"weight_map": {"a": "x.bin"}}'])
 def test_an_index_that_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(UnsafeContent, match="IndexInvalid"):
-        formats.check_index(INDEX, data, select("config.json", INDEX, *SHARDS))
+        documents.by_index(select("config.json", INDEX, *SHARDS), INDEX, data)
 
 
 BGE_M3 = (
