@@ -27,6 +27,7 @@ from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 _KEPT_BYTES = 1024 * 1024
 _SLICE_BYTES = 1024 * 1024
+_SCRAP_BYTES = 8 * 1024 * 1024
 _HEAD_BYTES = 64 * 1024
 _PART = re.compile(rb"<Part>(.*?)</Part>", re.DOTALL)
 _CHECKSUM = "x-amz-checksum-crc64nvme"
@@ -114,7 +115,8 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._pending = b""
-        self._scrap = memoryview(mmap.mmap(-1, _SLICE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        # Never written to: it only says how much may be taken at once.
+        self._scrap = memoryview(mmap.mmap(-1, _SCRAP_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     def request(self) -> Request | None:
         """Read the head of the next request; None at the end."""
@@ -142,10 +144,12 @@ class Line:
         return data
 
     def discard(self, size: int) -> None:
-        """Read a body into the same aligned memory again and again."""
+        """Take a body off the socket without copying it (tcp(7), MSG_TRUNC), waking up as rarely as can be."""
         size -= len(self.read(min(size, len(self._pending))))
         while size:
-            got = self._socket.recv_into(self._scrap, min(size, _SLICE_BYTES))
+            got = self._socket.recv_into(
+                self._scrap, min(size, len(self._scrap)), socket.MSG_TRUNC | socket.MSG_WAITALL
+            )
             if not got:
                 raise ConnectionError("body: cut")
             size -= got
