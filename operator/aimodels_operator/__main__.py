@@ -1,0 +1,187 @@
+"""Entry point of the operator: take the lease, watch, work, and end when anything of that ends.
+
+0 asked to stop; 1 lost the lease or the watch; 2 wrong settings. Whatever ended, the process does: a supervisor starts
+it anew, and another replica has the lease by then.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from aimodels_core.api import MODEL_KINDS
+from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
+from aimodels_operator import kube, meters
+from aimodels_operator.coordinator import CoordinatorClient
+from aimodels_operator.informer import Informer
+from aimodels_operator.kube import Kube
+from aimodels_operator.leader import Leader, Place
+from aimodels_operator.meters import Meters
+from aimodels_operator.reconcile import Reconciler
+from aimodels_operator.settings import Settings, from_env
+
+log = logging.getLogger("aimodels_operator")
+
+EXIT_DONE, EXIT_LOST, EXIT_USAGE = 0, 1, 2
+_LOOK_SECONDS = 1.0
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, with the fields of `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render a record."""
+        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
+        line = {"at": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class Operator:
+    """All parts of one replica.
+
+    Args:
+        settings: what it was told.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._kube = Kube(kube.configuration(settings.kubeconfig))
+        self._meters = Meters()
+        self._leader = Leader(self._kube, Place(settings.namespace, settings.lease, settings.identity))
+        self._reconciler = Reconciler(self._kube, self._leader.check, self._meters)
+        self._client = CoordinatorClient(
+            settings.coordinator_url,
+            settings.coordinator_token_file,
+            settings.coordinator_ca_file,
+            self._reconciler.changed,
+            now=lambda: datetime.datetime.now(datetime.UTC),
+        )
+        self._informer: Informer | None = None
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Serve health, wait for the lease, work until something ends; returns the exit code."""
+        async with self._serving():
+            stopping = asyncio.create_task(stop.wait())
+            taking = asyncio.create_task(self._leader.acquire())
+            await asyncio.wait({stopping, taking}, return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                taking.cancel()
+                return EXIT_DONE
+            code = await self._lead(stopping)
+            stopping.cancel()
+        return code
+
+    async def _lead(self, stopping: "asyncio.Task[bool]") -> int:
+        keeping = asyncio.create_task(self._leader.keep())
+        working = asyncio.create_task(self._work())
+        tasks: set[asyncio.Task[object]] = {keeping, working, stopping}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if keeping in done:
+            log.critical("lease lost")
+            os._exit(EXIT_LOST)  # nothing here may write any more, so nothing is cleaned up
+        for task in (working, keeping):
+            task.cancel()
+        ended = await asyncio.gather(working, keeping, return_exceptions=True)
+        if self._informer is not None:
+            await self._informer.stop()
+        await self._client.close()
+        with contextlib.suppress(AiModelsError):
+            await self._leader.release()
+        if stopping in done:
+            return EXIT_DONE
+        log.critical("work ended", extra={"error": repr(ended[0])})
+        return EXIT_LOST
+
+    async def _work(self) -> None:
+        """Watch and work; ends when the informer does."""
+        await self._wait_for_definitions()
+        self._informer = Informer(
+            MODEL_KINDS, self._settings.kubeconfig, self._reconciler.see, asyncio.get_running_loop()
+        )
+        self._informer.start()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._client.follow())
+            group.create_task(self._reconciler.run(self._client))
+            words = await self._informer.ended
+            raise ClusterUnavailable(f"informer: ended: {words}", code="Informer")
+
+    async def _wait_for_definitions(self) -> None:
+        """Wait until the API server serves our kinds: an informer that starts earlier would watch nothing."""
+        while True:
+            try:
+                for kind in MODEL_KINDS:
+                    async for _ in self._kube.list_models(kind):
+                        break
+            except ClusterUnavailable as error:
+                log.warning("kinds not served", extra={"error": error.message})
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                return
+
+    def _healthy(self) -> bool:
+        return self._informer is None or self._informer.alive
+
+    def _ready(self) -> bool:
+        """A standby is ready to take over; a leader when it watches."""
+        return not self._leader.leads or (self._informer is not None and self._informer.alive)
+
+    def _metrics(self) -> str:
+        gauges = {
+            "queue_depth": len(self._reconciler.dirty),
+            "leader": float(self._leader.leads),
+            "coordinator_answers": float(self._client.link.silent_since is None and bool(self._client.link.epoch)),
+        }
+        return self._meters.render(self._reconciler.known.models(), self._kube.calls, gauges)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        app = meters.application(self._healthy, self._ready, self._metrics)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._settings.listen_host, self._settings.listen_port).start()
+            yield
+        finally:
+            await runner.cleanup()
+            self._kube.close()
+
+
+async def _run(settings: Settings) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return await Operator(settings).run(stop)
+
+
+def _log(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level={"Warn": "WARNING"}.get(level, level.upper()), handlers=[handler], force=True)
+    for noisy in ("kopf", "urllib3", "aiohttp"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def main() -> int:
+    """Run the operator; returns the exit code."""
+    try:
+        settings = from_env(os.environ)
+        _log(settings.log_level)
+        return asyncio.run(_run(settings))
+    except UsageError as error:
+        print(f"error: {error.message}", file=sys.stderr)  # noqa: T201 - logging may not be set up yet
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

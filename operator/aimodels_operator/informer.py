@@ -1,0 +1,118 @@
+"""kopf as an informer: it lists and watches, and says which object changed. The only module that knows kopf.
+
+It runs in a thread and an event loop of its own; it writes nothing, keeps nothing, and decides nothing.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import kopf
+
+from aimodels_core import api, names
+from aimodels_core.api import Kind
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 10.0
+
+Seen = Callable[[Kind, dict[str, Any], bool], None]
+"""Told of a kind, an object, and whether it is gone; on the main event loop."""
+
+
+class Informer:
+    """Watches kinds until it is stopped; ends by itself only when it cannot go on.
+
+    Args:
+        kinds: what to watch.
+        kubeconfig: a file, or empty for the ServiceAccount of this Pod.
+        seen: called on `loop`.
+        loop: the main event loop.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], kubeconfig: str, seen: Seen, loop: asyncio.AbstractEventLoop) -> None:
+        self._kinds = kinds
+        self._kubeconfig = kubeconfig
+        self._seen = seen
+        self._main = loop
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
+        self.ended: asyncio.Future[str] = loop.create_future()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the watches and wait for the thread."""
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still watches."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        words = "stopped"
+        loop = asyncio.new_event_loop()
+        try:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(
+                kopf.operator(
+                    registry=self._registry(),
+                    settings=settings(),
+                    standalone=True,
+                    clusterwide=True,
+                    stop_flag=self._stop,
+                )
+            )
+        except Exception as error:
+            log.exception("informer broke")
+            words = f"{type(error).__name__}: {error}"
+        finally:
+            loop.close()
+            self._tell(self._end, words)
+
+    def _end(self, words: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(words)
+
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Hand over to the main loop, unless it is closed already."""
+        if not self._main.is_closed():
+            self._main.call_soon_threadsafe(call, *arguments)
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+        login = kopf.login_with_kubeconfig if self._kubeconfig else kopf.login_with_service_account
+        kopf.on.login(registry=registry)(login)
+        for kind in self._kinds:
+            self._watch(registry, kind)
+        return registry
+
+    def _watch(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
+        @kopf.on.event(names.GROUP, api.VERSION, kind.plural, registry=registry, id=f"see-{kind.plural}")
+        async def see(event: kopf.RawEvent, **_: Any) -> None:
+            raw = dict(event["object"])
+            self._tell(self._seen, kind, raw, event["type"] == "DELETED")
+
+
+def settings() -> kopf.OperatorSettings:
+    """The settings of an informer over thousands of objects (measured: docs of the settings say why)."""
+    found = kopf.OperatorSettings()
+    found.scanning.disabled = True  # the definitions are ours and there before we start
+    found.posting.enabled = False  # Events are posted by the executor, within its rate
+    found.queueing.worker_limit = None  # a limit below the number of objects slows the first list to a crawl
+    found.queueing.idle_timeout = 0.2
+    found.watching.chunk_size = 500
+    found.watching.server_timeout = 600
+    found.watching.client_timeout = 660
+    found.watching.connect_timeout = 15
+    found.networking.request_timeout = 30
+    found.networking.enforce_retry_after = True
+    found.peering.standalone = True
+    found.execution.max_workers = 2
+    return found
