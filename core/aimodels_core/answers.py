@@ -123,16 +123,22 @@ class TimedResponse(http.client.HTTPResponse):
         plain.close()
 
 
+def headers_of(response: http.client.HTTPResponse) -> dict[str, str]:
+    """Return the headers of an answer: names in lower case, repeated ones joined by commas."""
+    headers: dict[str, str] = {}
+    for name, value in response.getheaders():
+        low = name.lower()
+        headers[low] = f"{headers[low]}, {value}" if low in headers else value
+    return headers
+
+
 def read(response: http.client.HTTPResponse, request: Request, limits: Limits) -> Answer:
     """Read the answer to `request`, no further than its limits allow.
 
     Raises:
         SourceUnavailable: codes Encoded, TooLong, ShortBody. What else goes wrong is left to the caller.
     """
-    headers: dict[str, str] = {}
-    for name, value in response.getheaders():
-        low = name.lower()
-        headers[low] = f"{headers[low]}, {value}" if low in headers else value
+    headers = headers_of(response)
     answer = Answer(response.status, headers, b"", request.url)
     if response.status >= 300:
         limits.expect(_ERROR_BODY_BYTES)

@@ -25,7 +25,7 @@ from aimodels_core.errors import (
     UsageError,
 )
 from aimodels_core.units import MIB
-from aimodels_jobs import buffers, checksums, held, midstate, ranges, sinks
+from aimodels_jobs import buffers, checksums, held, midstate, reading, sinks
 from aimodels_jobs.buffers import Key, Pool
 from aimodels_jobs.held import Fetch, HeldRun
 from aimodels_jobs.orders import (
@@ -249,7 +249,7 @@ class Mover:
         order, cutter, wires = fetch.order, fetch.run.cutter, self._wires
         checksum = checksums.new(order.checksum)
         with (
-            ranges.opened(wires, cutter, order.read, part.start, part.stop, deadline) as source,
+            reading.opened(wires, cutter, order.read, part.start, part.stop, deadline) as source,
             sinks.opened(part.write, size, wires=wires, cutter=cutter, deadline=deadline) as sink,
         ):
             while buffer.filled < size:
@@ -262,7 +262,7 @@ class Mover:
         self,
         fetch: Fetch,
         buffer: PartBuffer,
-        source: ranges.Range,
+        source: reading.Range,
         checksum: checksums.Checksum,
         sink: sinks.Sink,
         deadline: float,

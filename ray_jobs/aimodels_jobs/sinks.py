@@ -1,4 +1,4 @@
-"""Where the bytes of a part go: a presigned UploadPart (`uploads`), a place in a file, or nowhere.
+"""Where the bytes of a part go: a presigned UploadPart (`sending`), a place in a file, or nowhere.
 
 A sink takes slices in order while they are in the processor's cache. Retries and checksums do not belong here.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol, assert_never
 
 from aimodels_core.errors import NotPublished, StoreUnavailable
-from aimodels_jobs import disk, uploads
+from aimodels_jobs import disk, sending
 from aimodels_jobs.orders import DiscardTicket, FilePartTicket, S3PartTicket, WriteTicket
 from aimodels_jobs.wires import Cutter, Wires
 
@@ -54,7 +54,7 @@ def opened(ticket: WriteTicket, size_bytes: int, *, wires: Wires, cutter: Cutter
     """
     match ticket:
         case S3PartTicket():
-            with uploads.opened(ticket, size_bytes, wires, cutter, deadline) as upload:
+            with sending.opened(ticket, size_bytes, wires, cutter, deadline) as upload:
                 yield upload
         case FilePartTicket():
             with _file(ticket) as file:

@@ -1,6 +1,6 @@
 """Connections of a mover: kept alive between parts, read and written by a deadline, cut from another thread.
 
-What is asked and answered on them belongs to `ranges` and `sinks`.
+What is asked and answered on them belongs to `reading` and `sinks`.
 """
 
 import contextlib

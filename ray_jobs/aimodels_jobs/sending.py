@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from aimodels_core import answers
 from aimodels_core.errors import (
     AiModelsError,
     NotPublished,
@@ -22,7 +23,6 @@ from aimodels_core.errors import (
 )
 from aimodels_jobs import checksums
 from aimodels_jobs.orders import S3PartTicket
-from aimodels_jobs.ranges import pause_seconds
 from aimodels_jobs.wires import Cutter, LostConnection, Place, Wire, Wires, read_error_body
 
 _CODE: Final = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
@@ -181,6 +181,6 @@ def refusal(response: http.client.HTTPResponse, host: str) -> AiModelsError:
         return TicketExpired(message, code=code)
     unclear = not found  # the answer's body may have been lost with the connection
     if unclear or code in _DAMAGED or response.status >= 500 or response.status in {408, 409, 429}:
-        pause = pause_seconds(response.getheader("Retry-After"), time.time)
+        pause = answers.retry_after(answers.headers_of(response))
         return StoreUnavailable(message, code=code, retry_after_seconds=pause)
     return StoreUnsafe(message, code=code)

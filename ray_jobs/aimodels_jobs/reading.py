@@ -4,21 +4,19 @@ Retries, tickets and what happens to the bytes do not belong here.
 """
 
 import contextlib
-import email.utils
 import http.client
 import io
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from aimodels_core import answers
 from aimodels_core.errors import AiModelsError, RateLimited, SourceUnavailable, TicketExpired
 from aimodels_core.source import ReadTicket
 from aimodels_jobs.wires import Cutter, LostConnection, Place, Wire, Wires
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _READER_BYTES: Final = io.DEFAULT_BUFFER_SIZE
-_LONGEST_PAUSE_SECONDS: Final = 3600.0
 
 
 class Range:
@@ -135,8 +133,7 @@ def _ask(
 
 def _check(response: http.client.HTTPResponse, ticket: ReadTicket, start: int, stop: int) -> None:
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-        kind = response.getheader("Content-Type") or "no content type"
-        raise refusal(response.status, kind, response.getheader("Retry-After"), ticket.host, time.time)
+        raise refusal(response.status, answers.headers_of(response), ticket.host)
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding != "identity" or response.getheader("Transfer-Encoding"):
         kind = "a transfer coding" if encoding == "identity" else f"Content-Encoding {encoding[:40]}"
@@ -152,31 +149,13 @@ def _check(response: http.client.HTTPResponse, ticket: ReadTicket, start: int, s
         raise SourceUnavailable(f"{ticket.host}: want {stop - start} bytes, got {length[:40]}", code="WrongRange")
 
 
-def refusal(
-    status: int, content_type: str, retry_after: str | None, host: str, clock: Callable[[], float]
-) -> AiModelsError:
-    """Name the error of a status that is not 206."""
+def refusal(status: int, headers: Mapping[str, str], host: str) -> AiModelsError:
+    """Name the error of a status that is not 206; names of headers in lower case."""
     if status in {401, 403, 410}:
         return TicketExpired(f"{host}: want 206, got {status}: the signed URL is not accepted", code=f"Http{status}")
-    pause = pause_seconds(retry_after, clock)
+    pause = answers.retry_after(headers)
     if status == http.HTTPStatus.TOO_MANY_REQUESTS:
         return RateLimited(f"{host}: want 206, got 429", retry_after_seconds=pause)
     code = "NotPartial" if status == http.HTTPStatus.OK else f"Http{status}"
-    got = f"{status} ({content_type[:60]})"
+    got = f"{status} ({headers.get('content-type', 'no content type')[:60]})"
     return SourceUnavailable(f"{host}: want 206, got {got}", code=code, retry_after_seconds=pause)
-
-
-def pause_seconds(retry_after: str | None, clock: Callable[[], float]) -> float | None:
-    """Parse Retry-After: seconds or a date (RFC 9110 section 10.2.3); at most an hour, None when it says nothing.
-
-    >>> pause_seconds("7", lambda: 0.0), pause_seconds("soon", lambda: 0.0)
-    (7.0, None)
-    """
-    text = (retry_after or "").strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text[:9]), _LONGEST_PAUSE_SECONDS)
-    try:
-        at = email.utils.parsedate_to_datetime(text).timestamp()
-    except (ValueError, TypeError):
-        return None
-    return min(max(0.0, at - clock()), _LONGEST_PAUSE_SECONDS)
