@@ -73,7 +73,7 @@ class Publication:
         moving: dict[Digest, BlobMove],
     ) -> None:
         self._want = want
-        self._source = Asking(source, workshop.threads, on_limit)
+        self._source = Asking(source, workshop.source_threads, on_limit)
         self._workshop = workshop
         self._get_dispatcher = get_dispatcher
         self._meter = meter

@@ -46,7 +46,8 @@ class Workshop:
     Args:
         store: where models go.
         checkpoints: of blobs on their way.
-        threads: for blocking calls.
+        threads: for blocking calls of the store.
+        source_threads: for those of sources: a slow one keeps nobody from the store.
         patience: of runs.
         pickle: whether torch weights may be published.
         check_writer: raises WriterBusy when this process has lost the right to write.
@@ -60,6 +61,7 @@ class Workshop:
     patience: Patience = dataclasses.field(default_factory=Patience)
     pickle: Pickle = Pickle.ALLOW
     check_writer: Callable[[], None] = lambda: None
+    source_threads: Threads = dataclasses.field(default_factory=Threads)
     locks: DigestLocks = dataclasses.field(default_factory=DigestLocks)
     used: collections.Counter[Digest] = dataclasses.field(default_factory=collections.Counter)
 

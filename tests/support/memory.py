@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping
 
 from aimodels_core.digest import Digest, GitDigest
-from aimodels_core.errors import AiModelsError, Cancelled, SourceUnavailable
+from aimodels_core.errors import Cancelled, SourceUnavailable
 from aimodels_core.messages import Want
 from aimodels_core.source import Gate, ReadTicket, ResolvedSource, SourceFile
 
@@ -18,13 +18,13 @@ class MemorySource:
         files: path to content.
         lfs: paths whose sha256 is published: movers would move them.
         public: read without a credential.
-        troubles: raised by the next calls of `resolve`, in order.
+        hold: `resolve` waits for it, or for an abort.
     """
 
     files: Mapping[str, bytes]
     lfs: frozenset[str] = frozenset()
     public: bool = True
-    troubles: list[AiModelsError] = dataclasses.field(default_factory=list)
+    hold: threading.Event | None = None
     aborted: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def open(self, want: Want, gate: Gate) -> "MemorySource":
@@ -34,8 +34,9 @@ class MemorySource:
 
     def resolve(self) -> ResolvedSource:
         """See `Source`."""
-        if self.troubles:
-            raise self.troubles.pop(0)
+        while self.hold is not None and not self.hold.wait(0.02):
+            if self.aborted.is_set():
+                raise Cancelled("org/model: cancelled")
         listed = tuple(self._listed(path, data) for path, data in sorted(self.files.items()))
         return ResolvedSource("Memory", "org/model", "org/model", "1" * 40, listed, public=self.public)
 

@@ -142,3 +142,20 @@ def test_a_newer_generation_ends_the_older_one_before_it_begins(tmp_path: Path) 
             assert (await coordinator.ended(WANT.uid)).stage is Stage.READY
 
     _run(publish())
+
+
+def test_sources_that_do_not_answer_keep_nobody_from_the_store(tmp_path: Path) -> None:
+    source = MemorySource(FILES, hold=threading.Event())
+
+    async def publish() -> None:
+        async with _running(Folder(tmp_path / "s"), source) as coordinator:
+            for number in range(40):
+                await coordinator.put(Want(f"uid-{number}", "m", 1, "memory", "local"))
+            await asyncio.sleep(0.1)
+
+            async with asyncio.timeout(5):
+                await coordinator.delete("uid-0", scope="local")
+
+            assert {state.stage for state in coordinator.snapshot().publications} == {Stage.RESOLVING}
+
+    _run(publish())
