@@ -191,7 +191,7 @@ class Dispatcher:
         for waiter in sorted(self._waiters, key=lambda w: (self._held[w.owner], w.sequence)):
             if waiter.granted.done() or waiter.host in hosts:
                 continue
-            slots = sorted((self.slots[i] for i in waiter.allowed if i not in full), key=lambda s: s.leased_bytes)
+            slots = sorted((s for s in self._usable(waiter) if s.index not in full), key=lambda s: s.leased_bytes)
             lease = self._take(waiter.owner, waiter.host, waiter.size_bytes, waiter.wanted, slots)
             if lease is not None:
                 waiter.granted.set_result(lease)
@@ -199,9 +199,15 @@ class Dispatcher:
                 if any(slot.may_take(waiter.size_bytes) for slot in slots):
                     hosts.add(waiter.host)
                 else:
-                    full.update(waiter.allowed)
+                    full.update(slot.index for slot in slots)
         self._waiters = [w for w in self._waiters if not w.granted.done()]
         self._set_timer()
+
+    def _usable(self, waiter: _Waiter) -> Sequence[Slot]:
+        """The slots that may take a run: those of the plan, or any while all of them are lost and states may travel."""
+        planned = [self.slots[index] for index in waiter.allowed]
+        lost = all(slot.lost.is_set() for slot in planned)
+        return self.slots if lost and self.portable else planned
 
     def _set_timer(self) -> None:
         """Come back when a host's pause is over, if somebody waits for it."""
@@ -223,6 +229,7 @@ class Dispatcher:
         if slot.replacing is None:
             slot.lost.set()
             slot.replacing = self._spawn(self._replace(slot))
+            self._grant_all()
         await asyncio.shield(slot.replacing)
 
     async def _replace(self, slot: Slot) -> None:

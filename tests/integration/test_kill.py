@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(240)
 SEED = int(os.environ.get("AIMODELS_SEED", "2026"))
 KINDS = ("driver", "driver@s3", "worker", "frozen", "raylet", "coordinator", "coordinator@s3", "head")
 SLOW_KINDS = ("interrupt", "cut_off")
-DIGEST = "sha256:TBD"
+DIGEST = "sha256:d02ba1082c48f911bc1c840452db5ffb56f73db9414c3b60086378987944eb65"
 """Of the model that is published; it changes with the recipe or the model only."""
 HEADERS_BYTES = 2 * MIB
 """The first window of each weight file is read again by each attempt."""
