@@ -286,7 +286,9 @@ class Publication:
             raise ValueError(f"{row.file.path}: want a digest")
         workshop = self._workshop
         async with workshop.locks.hold(digest):
-            seen = (await presence(workshop.store, self._want.scope, {digest}, workshop.threads))[digest]
+            seen = (await presence(workshop.store, self._want.scope, {digest: row.file.size_bytes}, workshop.threads))[
+                digest
+            ]
             way = plan.way_of(row.file, digest, usable=seen.usable, stored=seen.stored)
             if way is Way.REUSE:
                 self._meter.add_hashed(row.file.size_bytes)

@@ -79,7 +79,8 @@ async def replan(
     refuse_impossible(files)
     learnt = await threads.run(known.load, store.objects, resolved) if store else {}
     digests = {file.path: digest for file in files if (digest := _digest(file, learnt)) is not None}
-    present = await presence(store, repository, set(digests.values()), threads)
+    sizes = {digests[file.path]: file.size_bytes for file in files if file.path in digests}
+    present = await presence(store, repository, sizes, threads)
     rows = tuple(_row(item.file, item.layer.value, digests.get(item.file.path), present) for item in selection.files)
     made = Plan(
         kind=resolved.kind,
@@ -122,25 +123,25 @@ def _digest(file: SourceFile, learnt: known.Known) -> Digest | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Presence:
-    """What the store has of a blob: at all, and where this model may reuse it."""
+    """What the store has of a blob: the whole of it, and where this model may reuse it."""
 
     stored: bool
     usable: bool
 
 
 async def presence(
-    store: Store | None, repository: str, digests: set[Digest], threads: Threads
+    store: Store | None, repository: str, sizes: Mapping[Digest, int], threads: Threads
 ) -> Mapping[Digest, Presence]:
-    """Ask the store for every digest, many at a time."""
+    """Ask the store for every digest, many at a time; a blob of another size than its bytes counts for none."""
     scopes = reuse_scopes(repository)
     if store is None:
-        return dict.fromkeys(digests, Presence(stored=False, usable=False))
+        return dict.fromkeys(sizes, Presence(stored=False, usable=False))
 
     def look(digest: Digest) -> Presence:
-        stored = store.blob_size(digest) is not None
+        stored = store.blob_size(digest) == sizes[digest]
         return Presence(stored, stored and any(store.is_linked(scope, digest) for scope in scopes))
 
-    ordered = sorted(digests)
+    ordered = sorted(sizes)
     found = await asyncio.gather(*(threads.run(look, digest) for digest in ordered))
     return dict(zip(ordered, found, strict=True))
 
