@@ -59,6 +59,8 @@ _TOKEN: Final = secrets.token_hex(32)
 """Of every Ray that this process starts: Ray's core keeps the first token it used, whatever the environment says."""
 
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")
+_replaced: dict[str, str | None] = {}
+"""What these variables were before a Ray was started here; its processes inherit them, nobody else should."""
 
 _OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024  # about the least that Ray takes; no payload goes through it
 _START_SECONDS: Final = 120.0
@@ -112,16 +114,21 @@ class Ray:
             warnings.simplefilter("ignore")
             ray.shutdown()
             gc.collect()  # Ray leaves process objects behind that complain when they go
-        if os.environ.get("RAY_AUTH_TOKEN") == _TOKEN:
-            for name in _TOKEN_VARIABLES:
+        for name, value in _replaced.items():
+            if value is None:
                 os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _replaced.clear()
 
     def _settings(self) -> dict[str, Any]:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         if self.address != "local":
             return {"address": self.address or "auto"}
-        if not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")):
+        given = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+        _replaced.update({name: os.environ.get(name) for name in _TOKEN_VARIABLES})
+        if not given and os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
             # A token of its own, in memory: Ray would write one below HOME. Its ports are open to the network.
             os.environ["RAY_AUTH_TOKEN"] = _TOKEN
         return {

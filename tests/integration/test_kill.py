@@ -19,8 +19,8 @@ from tests.support.raycluster import Arena
 pytestmark = pytest.mark.timeout(240)
 
 SEED = int(os.environ.get("AIMODELS_SEED", "2026"))
-KINDS = ("driver", "driver@s3", "worker", "frozen", "raylet", "coordinator", "coordinator@s3", "head")
-SLOW_KINDS = ("interrupt", "cut_off")
+KINDS = ("driver", "worker", "frozen", "raylet", "coordinator", "coordinator@s3", "head")
+SLOW_KINDS = ("driver@s3", "interrupt", "cut_off")
 DIGEST = "sha256:d02ba1082c48f911bc1c840452db5ffb56f73db9414c3b60086378987944eb65"
 """Of the model that is published; it changes with the recipe or the model only."""
 HEADERS_BYTES = 2 * MIB
@@ -71,5 +71,8 @@ def test_twenty_points_of_each_kind(arena: Arena, kind: str, number: int) -> Non
     play(arena, kind, number)
 
 
-def test_ctrl_c_leaves_no_mover_and_the_same_command_goes_on(arena: Arena) -> None:
-    assert play(arena, "interrupt", 1)["interrupted"] == 130
+def test_ctrl_c_and_kill_of_a_command_with_its_own_ray_leave_no_process(arena: Arena) -> None:
+    seen = play(arena, "own_ray", 1)
+
+    assert (seen["code_SIGINT"], seen["code_SIGKILL"], seen["code"]) == (130, -9, 0)
+    assert not any(seen["left"].values()), seen["left"]

@@ -124,6 +124,22 @@ class Play:
         self._note(quiet=True)
         self._end(self._begin())
 
+    def own_ray(self) -> None:
+        """The command line with a Ray of its own gets Ctrl-C, is run again and killed, and is run to its end."""
+        left = {}
+        for sign in (signal.SIGINT, signal.SIGKILL, None):
+            before = raycluster.processes()
+            process = self._begin(RAY_ADDRESS="")
+            if sign is None:
+                self._end(process)
+            else:
+                self._reach()
+                process.send_signal(sign)
+                self._facts[f"code_{sign.name}"] = process.wait(40)
+                self._note(quiet=True)
+            left[str(sign)] = self._left(before)
+        self._facts["left"] = left
+
     def worker(self) -> None:
         """A mover is killed."""
         process = self._begin()
@@ -198,7 +214,13 @@ class Play:
     def _want(self) -> Want:
         return Want("model", "model", 1, f"{self._stage.hub.url}/{REPOSITORY}", names.LOCAL)
 
-    def _begin(self) -> subprocess.Popen[bytes]:
+    def _left(self, before: set[int]) -> list[str]:
+        """What is still there of the processes that came, after some seconds."""
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: raycluster.processes() <= before, "none left", seconds=20)
+        return [raycluster.command_line(pid) for pid in raycluster.processes() - before]
+
+    def _begin(self, **environment: str) -> subprocess.Popen[bytes]:
         options = ("--workers", str(MOVERS), "--connections", str(CONNECTIONS), "--json", "-v")
         words = ("publish", REPOSITORY, "--name", "model", "--endpoint", self._stage.hub.url)
         process = subprocess.Popen(
@@ -206,7 +228,7 @@ class Play:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, **self._place.environment, "RAY_ADDRESS": self._stage.cluster.address},
+            env={**os.environ, **self._place.environment, "RAY_ADDRESS": self._stage.cluster.address, **environment},
         )
         self._processes.append(process)
         return process
@@ -295,9 +317,8 @@ class Play:
         """How far each file is recorded as stored and hashed, without a gap; all of it when it is there as a blob."""
         runs: dict[str, set[int]] = {}
         for key in auditing.checkpoints(store):
-            hex_digest, run = key.split("/")[3], key.rpartition("/")[2].removesuffix(".json")
-            if run.isdecimal():
-                runs.setdefault(hex_digest, set()).add(int(run))
+            hex_digest, run = key.split("/")[3], key.rpartition("/")[2].partition("-")[0]
+            runs.setdefault(hex_digest, set()).add(int(run))
         for path, size in FILES.items():
             digest = Digest(self._stage.repository.head.files[path].sha256_hex)
             if store.blob_size(digest) is not None:

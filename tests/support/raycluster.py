@@ -170,6 +170,21 @@ def workers(title: str) -> list[int]:
     return sorted(found)
 
 
+def processes() -> set[int]:
+    """Process ids of everything in the namespace that runs."""
+    return {
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and command_line(int(entry.name))
+    }
+
+
+def command_line(pid: int) -> str:
+    """Command line of a process, for people; empty when it is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
+    except OSError:
+        return ""
+
+
 def parent(pid: int) -> int:
     """Process id of the parent: a worker's raylet."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
