@@ -85,8 +85,16 @@ class BlobMove:
     async def read_ticket(self, refused: ReadTicket | None) -> ReadTicket:
         """Return leave to read the file (see `flight.Errand`)."""
         if refused is not None:
+            await self._touch_store()
             return await self._source.renew(self._file.file, refused)
         return await self._source.ticket(self._file.file)
+
+    async def _touch_store(self) -> None:
+        """Ask the store something: if it was its ticket that was refused, its client reads ended credentials anew."""
+        upload = self._upload
+        if upload is not None:
+            with contextlib.suppress(StoreUnavailable):
+                await self._workshop.threads.run(self._workshop.store.objects.head, upload.key)
 
     async def write_tickets(self, parts: Sequence[Part]) -> tuple[WriteTicket, ...]:
         """Return leave to write these parts (see `flight.Errand`)."""

@@ -49,7 +49,7 @@ _FULL = frozenset(
 _DENIED = frozenset({"403", "AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _READ_ONLY = frozenset({"405", "MethodNotAllowed"})
 _BUSY = frozenset({"408", "429", "SlowDown", "RequestTimeout", "Throttling", "InternalError", "ServiceUnavailable"})
-_EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired"})
+_EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "400"})  # the bare status: answers to HEAD name no code
 _MAX_BODY_BYTES = 64 * 1024
 
 
