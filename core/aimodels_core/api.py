@@ -100,6 +100,19 @@ class Reason(enum.Enum):
     CATALOG_SOURCE_NOT_READY = "CatalogSourceNotReady"
 
 
+FAILURES = frozenset(
+    {
+        Reason.PUBLICATION_FAILED,
+        Reason.UNSUPPORTED_SOURCE,
+        Reason.MANIFEST_INVALID,
+        Reason.INSUFFICIENT_STORAGE,
+        Reason.CATALOG_AUTH_FAILED,
+        Reason.CATALOG_TLS_INVALID,
+        Reason.CATALOG_SOURCE_NOT_READY,
+    }
+)
+"""Reasons that make the phase Failed."""
+
 PICKLE_REASON = "PickleWeights"
 
 FORMATS = ("Safetensors", "GGUF", "Diffusers", "PyTorch")

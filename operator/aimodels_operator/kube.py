@@ -152,7 +152,7 @@ class Kube:
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{model.name[:200]}.", "namespace": namespace},
+            "metadata": {"generateName": f"{model.name[:200].rstrip('.-')}-", "namespace": namespace},
             "eventTime": at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": f"{names.GROUP}/{_COMPONENT}",
             "reportingInstance": _COMPONENT,

@@ -10,7 +10,16 @@ import hashlib
 from typing import Any
 
 from aimodels_core import names
-from aimodels_core.api import CatalogSource, ConditionType, ModelObject, Phase, Reason, UploadSource, UrlSource
+from aimodels_core.api import (
+    FAILURES,
+    CatalogSource,
+    ConditionType,
+    ModelObject,
+    Phase,
+    Reason,
+    UploadSource,
+    UrlSource,
+)
 from aimodels_core.errors import UsageError
 from aimodels_core.messages import PublicationState, Stage, Trouble, Want
 from aimodels_operator import status
@@ -258,10 +267,9 @@ def _silent(seen: Observed, current: PublicationState | None, revision: str) -> 
 
 
 def _reason(trouble: Trouble | None) -> Reason:
-    try:
-        return Reason(trouble.reason) if trouble is not None else Reason.PUBLICATION_FAILED
-    except ValueError:
-        return Reason.PUBLICATION_FAILED
+    """The reason of a failure; one that is not of the closed set is a PublicationFailed."""
+    failures = {reason.value: reason for reason in FAILURES}
+    return failures.get(trouble.reason, Reason.PUBLICATION_FAILED) if trouble is not None else Reason.PUBLICATION_FAILED
 
 
 def _help(trouble: Trouble, model: ModelObject, source: UrlSource) -> str:

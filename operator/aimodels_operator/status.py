@@ -143,7 +143,7 @@ def is_ready(model: ModelObject) -> bool:
 def has_failed_for_good(model: ModelObject) -> bool:
     """Whether the status tells that this very spec, at this value of the retry annotation, cannot be published."""
     found = model.conditions().get(ConditionType.ARTIFACT_RESOLVED.value)
-    failed = found is not None and found.status == "False" and found.reason not in {r.value for r in _IN_PROGRESS}
+    failed = found is not None and found.status == "False" and found.reason in {r.value for r in api.FAILURES}
     return failed and _same_try(model) and _kept(model, "publication", "stage") == Stage.FAILED.value
 
 
