@@ -43,7 +43,8 @@ class Cli:
         self._place = place
         self._hub = hub
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_", "RAY_"))}
-        self._environment = {**kept, "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", **place.environment, **environment}
+        self._environment = {**kept, "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "PYTHONFAULTHANDLER": "1"}
+        self._environment |= {**place.environment, **environment}
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start a command; `publish` and `plan` get the endpoint."""
@@ -66,6 +67,10 @@ def ended(process: subprocess.Popen[str], *, seconds: float = 50.0) -> Ended:
     """Wait for a command and take what it printed; one that does not end is killed."""
     try:
         out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        process.send_signal(signal.SIGABRT)  # Python prints where each thread is
+        _, err = process.communicate()
+        raise TimeoutError(f"{process.args!r}: want an end within {seconds} s, got this far:\n{err}") from error
     except BaseException:
         process.kill()
         process.communicate()

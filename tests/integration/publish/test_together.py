@@ -102,6 +102,7 @@ def test_a_second_process_gives_up_after_its_budget_and_names_the_writer(place: 
     assert audit(place.store) == {}
 
 
+@pytest.mark.timeout(180)
 def test_a_frozen_writer_that_thaws_harms_nothing(place: Place, hub: Hub) -> None:
     """On S3 another process takes over; in a folder the lock stays with the frozen one, and the second one waits."""
     repository = hub.add(good_model("org/name", weights_bytes=6 * PART))
@@ -113,7 +114,7 @@ def test_a_frozen_writer_that_thaws_harms_nothing(place: Place, hub: Hub) -> Non
         hub.throttle(None)
         with running(cli.begin("publish", "org/name", "--name", "m", "--json")) as second:
             if place.words[1].startswith("s3:"):
-                taken = ended(second)
+                taken = ended(second, seconds=120)
                 frozen.send_signal(signal.SIGCONT)
                 thawed = ended(frozen)
             else:
