@@ -120,7 +120,7 @@ def test_o60_an_error_in_a_200_that_stays_is_a_failure_and_nothing_is_visible(se
             objects.complete(upload, send(objects, upload, DATA), recheck=False)
 
         assert objects.head(KEY) is None
-        assert sum(_is_complete(call) for call in proxy.calls) == ATTEMPTS
+        assert 1 < sum(_is_complete(call) for call in proxy.calls) <= ATTEMPTS
 
 
 def test_o60_an_upload_that_went_without_a_result_is_begun_anew(server: servers.S3Server) -> None:
