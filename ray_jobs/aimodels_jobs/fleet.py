@@ -63,6 +63,7 @@ _replaced: dict[str, str | None] = {}
 """What these variables were before a Ray was started here; its processes inherit them, nobody else should."""
 
 _OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024  # about the least that Ray takes; no payload goes through it
+_CONNECT_SECONDS: Final = 10.0
 _START_SECONDS: Final = 120.0
 _CONTROL_SECONDS: Final = 15.0
 _HASH_SECONDS: Final = 660.0
@@ -125,6 +126,7 @@ class Ray:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         if self.address != "local":
+            _refuse_silent(self.address or os.environ.get("RAY_ADDRESS", ""))
             return {"address": self.address or "auto"}
         given = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
         _replaced.update({name: os.environ.get(name) for name in _TOKEN_VARIABLES})
@@ -424,6 +426,17 @@ class Detached:
             raise MoverLost(f"{self._name}: silent for {seconds:.0f} s", code="Silent") from error
         except ray.exceptions.RayError as error:
             raise _translated(self._name, error) from error
+
+
+def _refuse_silent(address: str) -> None:
+    """Make sure that somebody listens at `host:port`: Ray would wait for minutes, and then end this process.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, found, port = address.rpartition(":")
+    if found and port.isdecimal() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
 
 
 def _log_words_of_ray(data: Mapping[str, Any], **_: object) -> None:

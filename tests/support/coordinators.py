@@ -136,13 +136,17 @@ class Served(Protocol):
 class Here:
     """A coordinator in this process, on an event loop of its own."""
 
-    def __init__(self, settings: HostSettings) -> None:
+    def __init__(self, settings: HostSettings, *, ready_seconds: float = 20.0) -> None:
         self._settings = settings
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="host")
         self._thread.start()
         self._host = self._begin()
-        self.api = Api(self._ready())
+        try:
+            self.api = Api(self._ready(ready_seconds))
+        except BaseException:
+            self.close()
+            raise
 
     def restart(self) -> None:
         """Stop it cleanly and start another one on the same port."""
@@ -165,8 +169,8 @@ class Here:
         made: Host = self._run(make())
         return made
 
-    def _ready(self) -> int:
-        port: int = self._run(self._host.ready(20.0))
+    def _ready(self, seconds: float = 20.0) -> int:
+        port: int = self._run(self._host.ready(seconds))
         return port
 
     def _run(self, call: Any) -> Any:
