@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,9 @@ class Served:
         return desk
 
     async def _serve(self, desk: Desk) -> None:
-        self._runner = web.AppRunner(service.application(desk.coordinator, TOKEN), access_log=None)
+        self._runner = web.AppRunner(
+            service.application(desk.coordinator, TOKEN), access_log=None, shutdown_timeout=0.5
+        )
         await self._runner.setup()
         context = self.certificates.server_context()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=context, reuse_address=True).start()
@@ -180,7 +181,6 @@ def world(folder: Path) -> Iterator[tuple[Hub, Served, Operators]]:
         finally:
             operators.close()
             served.stop()
-            assert threading.active_count() < 200
 
 
 def holder() -> str:
@@ -203,3 +203,8 @@ def wait_for_holder(*identities: str, seconds: float = 30.0) -> str:
 def phase(name: str) -> Any:
     """A condition of an object: its phase."""
     return lambda found: found.get("status", {}).get("phase") == name
+
+
+def stage(name: str) -> Any:
+    """A condition of an object: the stage of its publication."""
+    return lambda found: found.get("status", {}).get("publication", {}).get("stage") == name

@@ -15,7 +15,7 @@ import yaml
 
 from aimodels_core import names
 from tests.cluster import operating
-from tests.cluster.operating import HUB_TOKEN, Operators, Served, phase, wait_for_holder
+from tests.cluster.operating import HUB_TOKEN, Operators, Served, phase, stage, wait_for_holder
 from tests.cluster.stand.kubectl import Kubectl, Object
 from tests.cluster.stand.layout import CHECKOUT
 from tests.cluster.stand.waiting import until
@@ -75,11 +75,6 @@ def secret(name: str, token: str) -> Object:
 def condition(found: Object, kind: str) -> dict[str, Any]:
     (one,) = [c for c in found["status"]["conditions"] if c["type"] == kind]
     return dict(one)
-
-
-def stage(name: str) -> Any:
-    """Whether a publication is at a stage."""
-    return lambda found: found.get("status", {}).get("publication", {}).get("stage") == name
 
 
 def events(space: Kubectl, name: str) -> list[str]:
