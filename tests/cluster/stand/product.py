@@ -5,6 +5,8 @@ killed build leaves no mount behind. buildah's own layers are in the cache too.
 """
 
 import hashlib
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,8 @@ COMPONENTS = ("operator", "jobs", "nodecache")
 SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "uv.lock", "README.md", "LICENSE")
 ROOTS = ("core", "ray_jobs", "nodecache", "operator")
 BASE_SECONDS = 900.0
+MAX_STORAGE_BYTES = 8 * 1024**3
+"""How much buildah may keep; one set of layers is about 3 GiB."""
 BUILD_SECONDS = 1800.0
 _ISOLATED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 
@@ -41,7 +45,7 @@ def archives() -> list[Archive]:
 
 
 def _base() -> Archive:
-    words = [BASE_SUITE, *BASE_PACKAGES]
+    words = [BASE_SUITE, *BASE_PACKAGES, "docker-archive"]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     target = images_root() / f"base-{key}.tar"
     if not target.exists():
@@ -63,6 +67,7 @@ def _component(component: str, source_key: str) -> Archive:
     if not target.exists():
         for old in images_root().glob(f"{component}-*.tar"):
             old.unlink()
+        _prepare_storage(base)
         _buildah(
             "build-using-dockerfile", "--layers", "--isolation=chroot", "--network=host", "--pull-never",
             f"--build-arg=BASE={BASE_IMAGE}", "--volume=/etc/ssl/certs:/etc/ssl/certs:ro",
@@ -70,6 +75,17 @@ def _component(component: str, source_key: str) -> Archive:
         )  # fmt: skip
         _push(image_name(component), target)
     return Archive(image_name(component), target, key)
+
+
+def _prepare_storage(base: Archive) -> None:
+    """Start anew when old layers have piled up, and give buildah the base if it lacks it."""
+    layers = images_root() / "buildah" / "overlay-layers" / "layers.json"
+    if layers.exists():
+        held_bytes = sum(layer.get("diff-size", 0) for layer in json.loads(layers.read_text()))
+        if held_bytes > MAX_STORAGE_BYTES:
+            shutil.rmtree(images_root() / "buildah")
+    if not _buildah("images", "--quiet", "--filter", f"reference={BASE_IMAGE}").strip():
+        _buildah("pull", "--quiet", f"docker-archive:{base.file}")
 
 
 def _source_key() -> str:
