@@ -177,7 +177,9 @@ class Play:
         """A raylet is killed, and with it a mover; its place is taken on the other one."""
         process = self._begin()
         self._reach()
-        self._stage.cluster.kill_raylet(raycluster.parent(self._chance.choice(raycluster.workers("Mover"))))
+        mover = self._chance.choice(raycluster.workers("Mover"))
+        self._stage.cluster.kill_raylet(raycluster.parent(mover))
+        wait_for(lambda: mover not in raycluster.workers("Mover"), "no mover without its raylet", seconds=20)
         self._note()
         self._end(process)
 
