@@ -17,8 +17,9 @@ from typing import Any
 import ray
 
 from aimodels_core.source import ReadTicket
-from aimodels_jobs import fleet, plan
+from aimodels_jobs import plan
 from aimodels_jobs.executor import MoverHandle
+from aimodels_jobs.fleet import actors
 from aimodels_jobs.mover import Mover
 from aimodels_jobs.orders import ChecksumKind, PartOrder, RunOrder, S3PartTicket
 from aimodels_jobs.partbuffer import PartBuffer
@@ -68,7 +69,7 @@ class Task:
 
 async def chain(task: Task) -> dict[str, Any]:
     """The product's way."""
-    executor = fleet.local(task.actors)
+    executor = actors.local(task.actors)
     try:
         movers = await executor.movers()
         began = time.monotonic()

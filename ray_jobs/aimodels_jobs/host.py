@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 
 from aimodels_core.errors import AiModelsError, UsageError
-from aimodels_jobs import fleet
 from aimodels_jobs.host_options import HostOptions, parse
 from aimodels_jobs.hosting import Host
 
@@ -34,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _carry_out(options: HostOptions) -> str:
-    place = fleet.Detached(fleet.Ray(options.ray_address), ACTOR_NAME, on=dict(options.on))
+    from aimodels_jobs.fleet.cluster import Ray
+    from aimodels_jobs.fleet.detached import Detached
+
+    place = Detached(Ray(options.ray_address), ACTOR_NAME, on=dict(options.on))
     with contextlib.closing(place):
         if options.remove:
             place.remove()

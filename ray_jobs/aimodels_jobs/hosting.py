@@ -89,9 +89,9 @@ def _executor(settings: HostSettings) -> Callable[[int], Awaitable[Executor]]:
     async def choose(_: int) -> Executor:
         if settings.inline:
             return Inline()
-        from aimodels_jobs import fleet
+        from aimodels_jobs.fleet import actors
 
-        return fleet.attach(workers=settings.movers)
+        return actors.attach(workers=settings.movers)
 
     return choose
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from aimodels_jobs.fleet import Ray
+from aimodels_jobs.fleet.cluster import Ray
 
 
 @pytest.fixture(scope="session")
 def ray_instance() -> Iterator[None]:
-    """A local Ray; `fleet.attach()` runs movers in it. Kill tests start their own."""
+    """A local Ray; `actors.attach()` runs movers in it. Kill tests start their own."""
     cluster = Ray("local", 8)
     cluster.start()
     yield

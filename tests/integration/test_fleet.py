@@ -17,8 +17,8 @@ import pytest_asyncio
 from aimodels_core.errors import MoverLost, UsageError
 from aimodels_core.source import ReadTicket
 from aimodels_core.units import KIB
-from aimodels_jobs import fleet
 from aimodels_jobs.executor import Executor, Inline, MoverHandle
+from aimodels_jobs.fleet import actors
 from aimodels_jobs.orders import ChecksumKind, PartOrder, RunOrder, S3PartTicket
 from tests.support import parts
 from tests.support.parts import Fault, Hold, Place
@@ -42,9 +42,9 @@ def sink() -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def pair(ray_instance: None) -> Iterator[fleet.Fleet]:
+def pair(ray_instance: None) -> Iterator[actors.Fleet]:
     """Two movers for all tests here; a test that kills one puts another in its place."""
-    made = fleet.attach(workers=2)
+    made = actors.attach(workers=2)
     with ThreadPoolExecutor(1) as thread:  # a loop may run in this one already
         thread.submit(asyncio.run, _started(made)).result()
         yield made
@@ -173,7 +173,7 @@ async def _kill(mover: MoverHandle, number: int) -> int:
 
 @pytest.mark.asyncio
 async def test_a_killed_mover_is_lost_and_its_replacement_fetches_the_run_again(
-    pair: fleet.Fleet, source: Place, sink: Place
+    pair: actors.Fleet, source: Place, sink: Place
 ) -> None:
     mover = (await pair.movers())[0]
     gate = threading.Event()
@@ -196,7 +196,7 @@ async def test_a_killed_mover_is_lost_and_its_replacement_fetches_the_run_again(
 
 
 @pytest.mark.asyncio
-async def test_a_frozen_mover_is_dead_before_it_is_replaced(pair: fleet.Fleet) -> None:
+async def test_a_frozen_mover_is_dead_before_it_is_replaced(pair: actors.Fleet) -> None:
     mover = (await pair.movers())[0]
     pid = await _kill(mover, signal.SIGSTOP)
     try:
@@ -213,7 +213,7 @@ async def test_a_frozen_mover_is_dead_before_it_is_replaced(pair: fleet.Fleet) -
 
 @pytest.mark.asyncio
 async def test_movers_of_a_closed_fleet_are_gone_and_the_cluster_stays(ray_instance: None) -> None:
-    first = fleet.attach(workers=2)
+    first = actors.attach(workers=2)
     pids = [(await mover.facts()).pid for mover in await first.movers()]
     await first.close()
 
@@ -221,6 +221,6 @@ async def test_movers_of_a_closed_fleet_are_gone_and_the_cluster_stays(ray_insta
         return not any(is_running(pid) for pid in pids)
 
     await until(gone)
-    second = fleet.attach(workers=1)
+    second = actors.attach(workers=1)
     assert len(await second.movers()) == 1
     await second.close()

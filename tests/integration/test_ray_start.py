@@ -21,7 +21,7 @@ PRELUDE = """
 import json, os, sys, time
 import ray
 from aimodels_core.errors import MoverLost
-from aimodels_jobs.fleet import Ray
+from aimodels_jobs.fleet.cluster import Ray
 from tests.support import raycluster
 
 def start():

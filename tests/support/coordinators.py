@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aimodels_core.messages import PublicationState, Snapshot, Stage, Want
-from aimodels_jobs import fleet
+from aimodels_jobs.fleet import detached
+from aimodels_jobs.fleet.cluster import Ray
 from aimodels_jobs.host_options import HostSettings
 from aimodels_jobs.hosting import Host
 from tests.support.processes import HOST, wait_for
@@ -182,7 +183,7 @@ class Detached:
 
     def __init__(self, settings: HostSettings, name: str) -> None:
         self._settings = settings
-        self.place = fleet.Detached(fleet.Ray(""), name)
+        self.place = detached.Detached(Ray(""), name)
         self.api = Api(self.ensure())
 
     def ensure(self, settings: HostSettings | None = None) -> int:

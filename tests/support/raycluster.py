@@ -193,10 +193,10 @@ def parent(pid: int) -> int:
 @contextlib.contextmanager
 def _environment(folder: Path) -> Iterator[Path]:
     """What Ray's processes start with; gives a folder with a short path."""
-    from aimodels_jobs import fleet
+    from aimodels_jobs.fleet import cluster
 
     short = Path(tempfile.mkdtemp(prefix="rk"))
-    os.environ.update({name: value for name, value in fleet.ENVIRONMENT.items() if name not in os.environ})
+    os.environ.update({name: value for name, value in cluster.ENVIRONMENT.items() if name not in os.environ})
     os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # programs that were built outside
     os.environ.update({"HOME": str(short), "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": str(short)})
     try:

@@ -133,10 +133,10 @@ def executor_for(options: MoveOptions, env: Mapping[str, str]) -> Callable[[int]
         large = bytes_to_move >= RAY_PAYS_FROM_BYTES and (os.cpu_count() or 1) >= RAY_PAYS_FROM_CORES
         if not (options.workers or address or large):
             return Inline()
-        from aimodels_jobs import fleet
+        from aimodels_jobs.fleet import actors
 
         workers = options.workers or max(2, (os.cpu_count() or 2) // 2)
         display.say(f"starting {workers} Ray workers {'in a cluster' if address else 'on this machine'}")
-        return fleet.attach(address, workers) if address else fleet.local(workers)
+        return actors.attach(address, workers) if address else actors.local(workers)
 
     return choose

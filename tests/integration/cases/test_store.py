@@ -14,7 +14,7 @@ from aimodels_core import names, oci, pull
 from aimodels_core.digest import Digest
 from aimodels_core.errors import StoreUnavailable
 from aimodels_core.messages import PublicationState, Stage
-from aimodels_jobs import fleet
+from aimodels_jobs.fleet import actors
 from aimodels_jobs.folder import Folder
 from aimodels_jobs.headers import FIRST_WINDOW_BYTES
 from aimodels_jobs.objects import Upload
@@ -235,7 +235,7 @@ def test_o86_two_hundred_megabytes_go_through_a_ray_with_eighty_of_object_store(
     ray_instance: None, hub: Hub, tmp_path: Path
 ) -> None:
     repository = hub.add(good_model("org/name", weights_bytes=200_000_000))
-    with Desk(folder_place(tmp_path / "dmcr"), executor=lambda: fleet.attach(workers=2)) as desk:
+    with Desk(folder_place(tmp_path / "dmcr"), executor=lambda: actors.attach(workers=2)) as desk:
         state = desk.publish(wanted(hub, "m"))
         assert state.stage is Stage.READY, state.trouble
         assert content(desk.store, names.LOCAL, "m") == {f.path: f.sha256_hex for f in repository.head.files.values()}
