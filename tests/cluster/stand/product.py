@@ -7,10 +7,11 @@ killed build leaves no mount behind. buildah's own layers are in the cache too.
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster.stand.images import Archive, images_root, locked
+from tests.cluster.stand.images import KEEP_SECONDS, Archive, images_root, locked
 from tests.cluster.stand.layout import CHECKOUT
 from tests.cluster.stand.waiting import command
 
@@ -65,8 +66,7 @@ def _component(component: str, source_key: str) -> Archive:
     key = hashlib.sha256(f"{component} {source_key} {base.key}".encode()).hexdigest()[:16]
     target = images_root() / f"{component}-{key}.tar"
     if not target.exists():
-        for old in images_root().glob(f"{component}-*.tar"):
-            old.unlink()
+        _forget_old(component)
         _prepare_storage(base)
         _buildah(
             "build-using-dockerfile", "--layers", "--isolation=chroot", "--network=host", "--pull-never",
@@ -74,7 +74,15 @@ def _component(component: str, source_key: str) -> Archive:
             f"--target={component}", f"--tag={image_name(component)}", str(CHECKOUT),
         )  # fmt: skip
         _push(image_name(component), target)
+    target.touch()
     return Archive(image_name(component), target, key)
+
+
+def _forget_old(component: str) -> None:
+    """Delete archives of older sources; one asked for just now may be about to be imported by another stand."""
+    for old in images_root().glob(f"{component}-*.tar"):
+        if time.time() - old.stat().st_mtime > KEEP_SECONDS:
+            old.unlink(missing_ok=True)
 
 
 def _prepare_storage(base: Archive) -> None:
