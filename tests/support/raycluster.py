@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,15 +39,19 @@ class Arena:
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "arena.log"
+        self._short = Path(tempfile.mkdtemp(prefix="rk"))  # paths of Ray's sockets have little room
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*_ENTER, "bash", "-c", _FIRST_PROCESS, "arena", sys.executable, "-m", __name__, str(folder)],
+                [*_ENTER, "bash", "-c", _FIRST_PROCESS, "arena", *self._command(folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=_ROOT,
                 start_new_session=True,
             )
+
+    def _command(self, folder: Path) -> tuple[str, ...]:
+        return (sys.executable, "-m", __name__, str(folder), str(self._short))
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +85,7 @@ class Arena:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+        shutil.rmtree(self._short, ignore_errors=True)
 
     def _line(self, seconds: float) -> bytes:
         assert self._process.stdout is not None
@@ -190,19 +194,13 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@contextlib.contextmanager
-def _environment(folder: Path) -> Iterator[Path]:
-    """What Ray's processes start with; gives a folder with a short path."""
+def _environment(short: Path) -> None:
+    """Set what Ray's processes start with."""
     from aimodels_jobs.fleet import cluster
 
-    short = Path(tempfile.mkdtemp(prefix="rk"))
     os.environ.update({name: value for name, value in cluster.ENVIRONMENT.items() if name not in os.environ})
     os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))  # programs that were built outside
     os.environ.update({"HOME": str(short), "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": str(short)})
-    try:
-        yield short
-    finally:
-        shutil.rmtree(short, ignore_errors=True)
 
 
 def main() -> int:
@@ -211,8 +209,9 @@ def main() -> int:
 
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints, prints to the log
-    folder = Path(sys.argv[1])
-    with _environment(folder) as short, Stage(folder, RayCluster(short / "ray")) as stage:
+    folder, short = Path(sys.argv[1]), Path(sys.argv[2])
+    _environment(short)
+    with Stage(folder, RayCluster(short / "ray")) as stage:
         for line in sys.stdin.buffer:
             request = json.loads(line)
             try:
