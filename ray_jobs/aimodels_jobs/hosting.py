@@ -124,6 +124,8 @@ class Host:
     """
 
     def __init__(self, settings: HostSettings, retry: Retry | None = None) -> None:
+        # An actor's process has nobody else to do it; where somebody has, this changes nothing.
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._settings = settings
         self._retry = retry
         self._coordinator: Coordinator | None = None
