@@ -17,6 +17,7 @@ from aimodels_core.api import Kind
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 10.0
+_IDENTITY = "ai-models-operator"
 
 Seen = Callable[[Kind, dict[str, Any], bool], None]
 """Told of a kind, an object, and whether it is gone; on the main event loop."""
@@ -64,6 +65,8 @@ class Informer:
                 kopf.operator(
                     registry=self._registry(),
                     settings=settings(),
+                    # Without one kopf looks for the name of its user, which a container need not have.
+                    identity=_IDENTITY,  # type: ignore[arg-type] # a NewType that kopf does not export
                     standalone=True,
                     clusterwide=True,
                     stop_flag=self._stop,

@@ -35,10 +35,11 @@ TOKEN = "a-token-of-the-coordinator"
 HUB_TOKEN = "hf_a-token-of-the-hub"
 
 
-def install() -> None:
-    """Install the chart, or upgrade it."""
-    words = ("upgrade", "--install", "ai-models", str(CHART), f"--namespace={HOME}", "--create-namespace", "--wait")
-    command("helm", *words, seconds=120)
+def install(*settings: str, wait: bool = True) -> None:
+    """Install the chart with settings such as `logLevel=Debug`, or upgrade it."""
+    words = ["upgrade", "--install", "ai-models", str(CHART), f"--namespace={HOME}", "--create-namespace"]
+    words += ["--wait"] if wait else []
+    command("helm", *words, *(f"--set={setting}" for setting in settings), seconds=120)
     Kubectl()("wait", "--for=condition=Established", "crd", "--selector=module=ai-models", "--timeout=30s")
 
 
@@ -56,18 +57,19 @@ def operator_kubeconfig(folder: Path) -> Path:
 class Served:
     """A coordinator over a folder, with its API over TLS on a port that it keeps over restarts."""
 
-    def __init__(self, folder: Path, hub: Hub) -> None:
+    def __init__(self, folder: Path, hub: Hub, host: str = "127.0.0.1") -> None:
         self.folder = folder
         self.hub = hub
+        self.host = host
         self.port = free_port()
-        self.certificates = certificates(folder)
+        self.certificates = certificates(folder, host, "localhost")
         self.desk: Desk | None = None
         self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
         """Address of the API."""
-        return f"https://127.0.0.1:{self.port}"
+        return f"https://{self.host}:{self.port}"
 
     def start(self) -> Desk:
         """Start anew, over the same store."""
@@ -83,7 +85,7 @@ class Served:
         )
         await self._runner.setup()
         context = self.certificates.server_context()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=context, reuse_address=True).start()
+        await web.TCPSite(self._runner, self.host, self.port, ssl_context=context, reuse_address=True).start()
 
     def stop(self) -> None:
         """Stop it, as a lost head would."""
