@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import json
 from typing import Any
 
 import pytest
@@ -442,6 +443,14 @@ def test_numbers_may_wait_and_news_may_not() -> None:
     assert urgency(stage=Stage.MOVING, bytes_total=100, bytes_done=50) == [Urgency.PROGRESS]
     assert urgency(stage=Stage.MOVING, bytes_total=100, bytes_done=1, revision="c0ffee") == [Urgency.PHASE]
     assert urgency(stage=Stage.READY, published=PUBLISHED) == [Urgency.PHASE]
+
+
+def test_o82_status_stays_small_whatever_is_reported() -> None:
+    many = dataclasses.replace(PUBLISHED, notes=tuple("PickleWeights: " + "x" * 9000 for _ in range(3000)))
+    long = Trouble("PublicationFailed", "NoWeights", "y" * 1_000_000, retryable=False)
+
+    assert len(json.dumps(after(raw_model(), stage=Stage.READY, published=many))) < 100_000
+    assert len(json.dumps(after(raw_model(), stage=Stage.FAILED, trouble=long))) < 100_000
 
 
 # Deletion
