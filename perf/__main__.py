@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -45,6 +46,7 @@ def main(words: Sequence[str]) -> int:
     calm = (0.0, 0) if options.quick else (options.patience, options.again)
     bench = Bench(work, repetitions, file_mib * 1024 * 1024, *calm)
     work.mkdir(parents=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are cleaned up then, too
     try:
         codes = [_run(name, bench, options.results) for name in options.names or names()]
     finally:

@@ -12,6 +12,7 @@ import threading
 import urllib.parse
 from pathlib import Path
 
+from perf.support import orphans
 from tests.support.hub.cdn import Cdn
 from tests.support.hub.limits import Limits
 from tests.support.hub.repository import File, Repository, folder
@@ -57,6 +58,7 @@ def main(words: list[str]) -> int:
         hub.cdn = Elsewhere(hub.signer, hub.cdn.max_rangeless_bytes, payload_url=options.payload, folders=names)
         for repository in repositories:
             hub.add(repository)
+        orphans.end_with_parent()
         stop.wait()
     return 0
 

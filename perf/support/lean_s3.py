@@ -25,6 +25,8 @@ from xml.sax.saxutils import escape
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
+from perf.support import orphans
+
 _KEPT_BYTES = 1024 * 1024
 _SLICE_BYTES = 1024 * 1024
 _SCRAP_BYTES = 8 * 1024 * 1024
@@ -376,6 +378,7 @@ def main(words: list[str]) -> int:
     options = parser.parse_args(words)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     lean = Lean()
+    orphans.end_with_parent()
     with socket.create_server(("127.0.0.1", options.port), backlog=1024) as listener:
         while True:
             connection, _ = listener.accept()
