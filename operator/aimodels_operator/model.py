@@ -198,7 +198,7 @@ def _works(state: PublicationState) -> bool:
 
 def _must_put(seen: Observed, want: Want, current: PublicationState | None, credential: Credential) -> bool:
     """Say whether the coordinator must be told: it lacks this want, or the credential may be another one."""
-    if credential.trouble or not seen.link.epoch:
+    if credential.trouble or not seen.link.epoch or seen.link.silent_since is not None:
         return False
     told = Sent.of(want, seen.link.epoch) == seen.sent
     if current is None:

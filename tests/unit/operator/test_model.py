@@ -311,6 +311,7 @@ def test_silent_coordinator_shows_and_after_ten_minutes_fails(minutes: int, phas
     status = after(raw_model(), link=link)
 
     assert (status["phase"], condition(status, "Ready")[2]) == (phase, "coordinator: does not answer")
+    assert of_kind(decisions.decide(seen(raw_model(), link=link)), PutWant) == []
 
 
 def test_a_ready_model_does_not_care_for_a_silent_coordinator() -> None:
