@@ -36,7 +36,7 @@ def bucket(proxy: Spoiled, request: pytest.FixtureRequest) -> Place:
     return bucket_place(proxy.server, f"stores/{abs(hash(request.node.name)):x}")
 
 
-def an_old_and_a_new(hub: Hub, desk: Desk, *, weights_bytes: int = 2 * PART + 1) -> tuple[Repository, str]:
+def an_old_and_a_new(hub: Hub, desk: Desk, *, weights_bytes: int = PART + 1) -> tuple[Repository, str]:
     """Publish a small model as `m`, and give its repository new weights."""
     repository = hub.add(good_model("org/name", weights_bytes=200_000))
     state = desk.publish(wanted(hub, "m"))
@@ -51,7 +51,7 @@ def is_whole(place: Place, repository: Repository) -> bool:
 
 
 def test_a_full_disk_is_said_before_a_byte_moves_and_clears_itself(hub: Hub, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 24) as disk:
+    with small_disk(tmp_path / "disk", 12) as disk:
         place = folder_place(disk / "dmcr")
         with Desk(place) as desk:
             repository, old = an_old_and_a_new(hub, desk)
