@@ -71,9 +71,9 @@ class Served:
         """Address of the API."""
         return f"https://{self.host}:{self.port}"
 
-    def start(self) -> Desk:
-        """Start anew, over the same store."""
-        settings = HubSettings(endpoint=self.hub.url)
+    def start(self, settings: HubSettings | None = None) -> Desk:
+        """Start anew, over the same store; the hub is at the administrator's endpoint if nothing else is said."""
+        settings = settings or HubSettings(endpoint=self.hub.url)
         desk = Desk(folder_place(self.folder / "store"), hubs=Sourcing(settings))  # type: ignore[arg-type] # same port
         self.desk = desk
         desk.run(self._serve(desk))
