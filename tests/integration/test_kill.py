@@ -26,7 +26,7 @@ DIGEST = "sha256:d02ba1082c48f911bc1c840452db5ffb56f73db9414c3b60086378987944eb6
 HEADERS_BYTES = 2 * MIB
 """The first window of each weight file is read again by each attempt."""
 IN_FLIGHT_BYTES = 4 * 16 * MIB
-"""One part on each of the four connections: sockets may take the rest of it in after its reader was killed or frozen."""
+"""One part on each of four connections: sockets may take the rest of it in after its reader was killed or frozen."""
 
 
 @pytest.fixture(scope="module")
