@@ -190,7 +190,7 @@ def test_o06_the_shared_governor_waits_for_all_and_nobody_waits_twice() -> None:
     with Hub(limits=Limits(resolvers=20, window_seconds=1)) as hub:
         contents = {f"f{number:02}.json": b"%d" % number for number in range(8)}
         hub.add(Repository("org/many", dict(contents)))
-        gate, slept = RateGate(), list[float]()
+        gate, slept = RateGate(longest_wait_seconds=30.0), list[float]()
 
         def run(_: int) -> dict[str, bytes]:
             made = source(hub, "org/many", gate=gate, clock=Clock(sleep=slept.append))
