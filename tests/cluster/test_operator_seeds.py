@@ -52,22 +52,27 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _operators(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def served(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("seeds")
     authority = folder / "hub-ca.crt"
     authority.write_bytes(hub.ca_pem)
     operating.install()
     served = Served(folder, hub)
-    served.start(HubSettings(endpoint=ENDPOINT, ca_file=str(authority), token=ADMIN_TOKEN))
+    served.start(settings(served))
     operators = Operators(folder, served)
     try:
         operators.start("replica-0")
         wait_for_holder("replica-0", seconds=40)
-        yield
+        yield served
         assert [token for token in (USER_TOKEN, ADMIN_TOKEN) if token in operators.logs()] == []
     finally:
         operators.close()
         served.stop()
+
+
+def settings(served: Served, endpoint: str = ENDPOINT) -> HubSettings:
+    """What the administrator set."""
+    return HubSettings(endpoint=endpoint, ca_file=str(served.folder / "hub-ca.crt"), token=ADMIN_TOKEN)
 
 
 @pytest.fixture
@@ -109,3 +114,16 @@ def test_gated_cluster_model_of_the_guide_by_the_administrators_token() -> None:
         assert found["status"]["resolved"]["format"] == "Safetensors"
     finally:
         Kubectl()("delete", "clustermodel", "gemma-small", "--timeout=30s")
+
+
+def test_without_the_administrators_endpoint_the_address_is_refused(demo: Kubectl, served: Served, hub: Hub) -> None:
+    served.stop()
+    asked = len(hub.log)
+    served.start(settings(served, endpoint=""))
+    try:
+        apply("model.yaml")
+        demo.until("model", "bge-m3", lambda found: "want a public address" in str(found.get("status", {})), seconds=90)
+        assert len(hub.log) == asked
+    finally:
+        served.stop()
+        served.start(settings(served))
