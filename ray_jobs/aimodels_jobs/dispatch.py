@@ -150,12 +150,21 @@ class Dispatcher:
         return self._take(owner, host, size_bytes, wanted, slots)
 
     def release(self, lease: Lease) -> None:
-        """Give a lease back, the connections too if they are still held."""
+        """Give a lease back, all that is still held of it."""
         self.release_connections(lease)
+        self.release_memory(lease)
+
+    def release_memory(self, lease: Lease) -> None:
+        """Give the memory back: the run is hashed, or is the next one to be, which only frees memory.
+
+        The next run fetches into what the hash frees; the mover bounds its memory itself, and serves the first run
+        first.
+        """
         lease.slot.leased_bytes -= lease.size_bytes
         self._held[lease.owner] -= lease.size_bytes
         if not self._held[lease.owner]:
             del self._held[lease.owner]
+        lease.size_bytes = 0
         self._grant_all()
 
     def release_connections(self, lease: Lease) -> None:

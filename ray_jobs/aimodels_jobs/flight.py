@@ -277,6 +277,7 @@ class Flight:
         Raises:
             AiModelsError: the run cannot be fetched again.
         """
+        self._dispatcher.release_memory(self.lease)
         for _ in range(self._errand.patience.tries):
             deadline = 60.0 + self.run.size_bytes / (16 * 1024 * 1024)
             try:

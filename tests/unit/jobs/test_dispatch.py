@@ -119,3 +119,24 @@ def test_a_lease_that_nobody_waits_for_any_more_is_given_back() -> None:
         await made.close()
 
     _run(lease())
+
+
+def test_the_next_run_starts_while_the_one_before_it_is_hashed() -> None:
+    async def lease() -> None:
+        made = Dispatcher(Places(1), Connections(9))
+        await made.start()
+        first = await _ask(made, "h", size=POOL_BYTES)
+        second = _ask(made, "h", size=POOL_BYTES)
+        await _settle()
+        assert not second.done()
+
+        made.release_memory(first)
+        assert (await second).size_bytes == POOL_BYTES
+
+        made.release(first)
+        assert made.slots[0].leased_bytes == POOL_BYTES
+        made.release(await second)
+        assert made.slots[0].leased_bytes == 0
+        await made.close()
+
+    _run(lease())
