@@ -37,7 +37,15 @@ HUB_TOKEN = "hf_a-token-of-the-hub"
 
 def install(*settings: str, wait: bool = True) -> None:
     """Install the chart with settings such as `logLevel=Debug`, or upgrade it."""
-    words = ["upgrade", "--install", "ai-models", str(CHART), f"--namespace={HOME}", "--create-namespace"]
+    words = [
+        "upgrade",
+        "--install",
+        "--reset-values",
+        "ai-models",
+        str(CHART),
+        f"--namespace={HOME}",
+        "--create-namespace",
+    ]
     words += ["--wait"] if wait else []
     command("helm", *words, *(f"--set={setting}" for setting in settings), seconds=120)
     Kubectl()("wait", "--for=condition=Established", "crd", "--selector=module=ai-models", "--timeout=30s")
