@@ -48,7 +48,13 @@ _FULL = frozenset(
 )
 _DENIED = frozenset({"403", "AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _READ_ONLY = frozenset({"405", "MethodNotAllowed"})
-_BUSY = frozenset({"408", "429", "SlowDown", "RequestTimeout", "Throttling", "InternalError", "ServiceUnavailable"})
+_BUSY = frozenset(
+    {
+        *("408", "429", "SlowDown", "RequestTimeout", "Throttling", "InternalError", "ServiceUnavailable"),
+        # Versity Gateway, when the deletion of a neighbour removes the folder that an object is just written into.
+        "ExistingObjectIsDirectory",
+    }
+)
 _EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "400"})  # the bare status: answers to HEAD name no code
 _MAX_BODY_BYTES = 64 * 1024
 
