@@ -102,9 +102,10 @@ def test_exit_code_is_the_commands_and_nothing_is_left(code: int) -> None:
     nothing_left(folder_in(output))
 
 
-def test_two_stands_live_side_by_side() -> None:
-    wait = f"until [ $(ls -d {stands_root()}/*/admin.kubeconfig | wc -l) -ge 2 ]; do sleep 0.2; done; kubectl get nodes"
-    with started("--nodes", "1", "sh", "-c", wait) as one, started("--nodes", "2", "sh", "-c", wait) as two:
+def test_two_stands_live_side_by_side(tmp_path: Path) -> None:
+    met = f"until [ -e {tmp_path}/one ] && [ -e {tmp_path}/two ]; do sleep 0.2; done; kubectl get nodes"
+    first, second = (f"touch {tmp_path}/{name}; {met}" for name in ("one", "two"))
+    with started("--nodes", "1", "sh", "-c", first) as one, started("--nodes", "2", "sh", "-c", second) as two:
         outputs = [process.communicate(timeout=START_SECONDS)[0] for process in (one, two)]
 
     assert [one.returncode, two.returncode] == [0, 0]
