@@ -119,9 +119,9 @@ class Part:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Whether a process exists and one of its threads is no zombie: until then it holds its sockets."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+        stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # a thread ended meanwhile: look again
+        return Path(f"/proc/{pid}").exists()
+    return any(stat.rpartition(")")[2].split()[0] not in {"Z", "X"} for stat in stats)
