@@ -37,8 +37,6 @@ RAY_PAYS_FROM_BYTES = GIB
 RAY_PAYS_FROM_CORES = 4
 """One process fills two cores; more movers only help where there are more."""
 
-_CA_VARIABLES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE")
-
 
 def open_objects(options: StoreOptions, env: Mapping[str, str], *, create: bool) -> Objects:
     """Open the store that the options name.
