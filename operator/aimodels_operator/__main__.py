@@ -7,18 +7,15 @@ it anew, and another replica has the lease by then.
 import asyncio
 import contextlib
 import datetime
-import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator
 
-from aiohttp import web
-
+from aimodels_core import serving
 from aimodels_core.api import MODEL_KINDS
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
-from aimodels_operator import kube, meters
+from aimodels_operator import kube
 from aimodels_operator.coordinator import CoordinatorClient
 from aimodels_operator.informer import Informer
 from aimodels_operator.kube import Kube
@@ -31,20 +28,6 @@ log = logging.getLogger("aimodels_operator")
 
 EXIT_DONE, EXIT_LOST, EXIT_USAGE = 0, 1, 2
 _LOOK_SECONDS = 1.0
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line, with the fields of `extra`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Render a record."""
-        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
-        line = {"at": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
-        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
 
 
 class Operator:
@@ -146,37 +129,23 @@ class Operator:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        app = meters.application(self._healthy, self._ready, self._metrics)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
+        app = serving.health(self._healthy, self._ready, self._metrics)
         try:
-            await web.TCPSite(runner, self._settings.listen_host, self._settings.listen_port).start()
-            yield
+            async with serving.site(app, self._settings.listen_host, self._settings.listen_port):
+                yield
         finally:
-            await runner.cleanup()
             self._kube.close()
 
 
 async def _run(settings: Settings) -> int:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return await Operator(settings).run(stop)
-
-
-def _log(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    logging.basicConfig(level={"Warn": "WARNING"}.get(level, level.upper()), handlers=[handler], force=True)
-    for noisy in ("kopf", "urllib3", "aiohttp"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    return await Operator(settings).run(serving.stop_event())
 
 
 def main() -> int:
     """Run the operator; returns the exit code."""
     try:
         settings = from_env(os.environ)
-        _log(settings.log_level)
+        serving.log_json(settings.log_level, quiet=("kopf", "urllib3", "aiohttp"))
         return asyncio.run(_run(settings))
     except UsageError as error:
         print(f"error: {error.message}", file=sys.stderr)  # noqa: T201 - logging may not be set up yet

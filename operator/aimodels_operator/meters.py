@@ -1,10 +1,8 @@
-"""What the operator counts, and how it is shown: health and metrics over HTTP (Prometheus' text format)."""
+"""What the operator counts, and how it is shown (Prometheus' text format)."""
 
 import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-
-from aiohttp import web
+from collections.abc import Iterable, Mapping
 
 from aimodels_core.api import ModelObject
 
@@ -53,25 +51,3 @@ class Meters:
         for name, value in sorted(gauges.items()):
             lines += [f"# TYPE aimodels_{name} gauge", f"aimodels_{name} {value:g}"]
         return "\n".join(lines) + "\n"
-
-
-def application(healthy: Callable[[], bool], ready: Callable[[], bool], metrics: Callable[[], str]) -> web.Application:
-    """Serve `/healthz`, `/readyz` and `/metrics`."""
-
-    def answer(well: bool) -> web.Response:  # noqa: FBT001 - what is answered
-        return web.Response(status=200 if well else 503, text="ok\n" if well else "not now\n")
-
-    async def health(_: web.Request) -> web.Response:
-        return answer(healthy())
-
-    async def readiness(_: web.Request) -> web.Response:
-        return answer(ready())
-
-    async def show(_: web.Request) -> web.Response:
-        return web.Response(text=metrics(), content_type="text/plain")
-
-    app = web.Application()
-    app.router.add_get("/healthz", health)
-    app.router.add_get("/readyz", readiness)
-    app.router.add_get("/metrics", show)
-    return app

@@ -15,13 +15,13 @@ from aimodels_core.api import MODEL_KINDS, Kind, ModelObject
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, LeadershipLost, UsageError
 from aimodels_core.messages import PublicationState, Want
 from aimodels_operator import model as decisions
+from aimodels_operator.credentials import Tokens
 from aimodels_operator.dirty import Dirty
 from aimodels_operator.known import Known, Memory
 from aimodels_operator.kube import Kube
 from aimodels_operator.meters import Meters
 from aimodels_operator.model import Link, Observed, Sent
 from aimodels_operator.pacing import Bucket, back_off
-from aimodels_operator.tokens import Tokens
 from aimodels_operator.writes import Again, Emit, PatchStatus, PutWant, Remove, SetFinalizers, Urgency, Write
 
 log = logging.getLogger(__name__)

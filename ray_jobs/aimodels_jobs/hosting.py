@@ -11,10 +11,9 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from aiohttp import web
-
+from aimodels_core import serving, watched
 from aimodels_core.errors import AiModelsError, TransientError
-from aimodels_jobs import service, watched
+from aimodels_jobs import service
 from aimodels_jobs.checkpoints import Checkpoints
 from aimodels_jobs.coordinator import Coordinator
 from aimodels_jobs.executor import Executor, Inline
@@ -42,7 +41,6 @@ _WRITER_BUDGET_SECONDS = 20.0
 """Longer than a dead writer's lease lives: a shorter wait would never see it expire."""
 _LOOK_SECONDS = 2.0
 _START_PAUSE_SECONDS = 1.0
-_STOP_SECONDS = 5.0
 
 
 def open_objects(settings: HostSettings) -> Objects:
@@ -179,31 +177,24 @@ class Host:
         if self._settings.tls_cert:
             certificate = watched.Certificate(Path(self._settings.tls_cert), Path(self._settings.tls_key))
         coordinator, threads = open_coordinator(self._settings, retry=self._retry)
-        runner = web.AppRunner(service.application(coordinator, token), access_log=None, shutdown_timeout=_STOP_SECONDS)
+        app = service.application(coordinator, token)
         await coordinator.start()
         try:
-            await runner.setup()
-            await self._listen(runner, certificate)
-            await asyncio.gather(self._keep_writing(coordinator), _follow(token, certificate))
+            place = self._settings.bind, self._settings.port
+            async with serving.site(app, *place, certificate=certificate) as port:
+                self._answers_at(port)
+                followed = [token, certificate] if certificate else [token]
+                await asyncio.gather(self._keep_writing(coordinator), serving.follow(*followed))
         finally:
             self._serving.clear()
-            await runner.cleanup()
             await coordinator.close()
             threads.close()
 
-    async def _listen(self, runner: web.AppRunner, certificate: "watched.Certificate | None") -> None:
-        context = certificate.context if certificate else None
-        settings = self._settings
-        site = web.TCPSite(runner, settings.bind, settings.port, ssl_context=context, reuse_address=True)
-        try:
-            await site.start()
-        except OSError as error:
-            where = f"{settings.bind}:{settings.port}"
-            raise TransientError(f"coordinator: cannot listen on {where}: {error.strerror}", code="Listen") from error
-        self._port = int(runner.addresses[0][1])
+    def _answers_at(self, port: int) -> None:
+        self._port = port
         self._trouble = None
         self._serving.set()
-        log.info("coordinator serves", extra={"port": self._port, "tls": context is not None})
+        log.info("coordinator serves", extra={"port": port, "tls": bool(self._settings.tls_cert)})
 
     async def _keep_writing(self, coordinator: Coordinator) -> None:
         """Become the writer, however long another one takes, and again when the right was lost."""
@@ -214,11 +205,3 @@ class Host:
                 self._trouble = error
                 log.warning("coordinator is not the writer", extra={"error": error.code, "detail": error.message})
                 await asyncio.sleep(_LOOK_SECONDS)
-
-
-async def _follow(token: watched.Secret, certificate: watched.Certificate | None) -> None:
-    while True:
-        await asyncio.sleep(_LOOK_SECONDS)
-        token.refresh()
-        if certificate:
-            certificate.refresh()

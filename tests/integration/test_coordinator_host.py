@@ -15,9 +15,9 @@ import pytest
 from aimodels_core import names
 from aimodels_core.errors import AiModelsError, TransientError, UsageError
 from aimodels_core.messages import Want
+from aimodels_core.watched import Certificate, Secret
 from aimodels_jobs import host_options
 from aimodels_jobs.host_options import HostSettings
-from aimodels_jobs.watched import Certificate, Secret
 from aimodels_jobs.writer import FolderWriter
 from tests.support import weights
 from tests.support.certificates import certificates

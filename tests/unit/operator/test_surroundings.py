@@ -11,11 +11,11 @@ from aimodels_core.api import CLUSTER_MODEL, MODEL, ModelObject
 from aimodels_core.errors import ClusterUnavailable, UsageError
 from aimodels_operator import rules
 from aimodels_operator.coordinator import checked_url
+from aimodels_operator.credentials import Tokens
 from aimodels_operator.known import Known
 from aimodels_operator.kube import _path
 from aimodels_operator.meters import Meters
 from aimodels_operator.settings import from_env
-from aimodels_operator.tokens import Tokens
 from tests.support import definitions
 from tests.support.modelobjects import URL, raw_model
 
