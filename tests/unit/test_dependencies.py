@@ -20,6 +20,7 @@ _ROOT = Path(__file__).parents[2]
 _BOUNDS = [
     pytest.param("boto3", ">=1.44", id="boto3-else-the-resolver-picks-0.0.3"),
     pytest.param("botocore", ">=1.44", id="botocore-signs-full-object-checksums"),
+    pytest.param("cryptography", ">=44", id="cryptography-signs-tokens-and-certificates"),
     pytest.param("gguf", ">=0.19", id="gguf"),
     pytest.param("huggingface-hub", ">=2.4", id="huggingface-hub"),
     pytest.param("kopf", ">=1.45", id="kopf"),
