@@ -187,6 +187,17 @@ class Kube:
             return await self._call("update", "coordination.k8s.io", "leases", namespace, name, body=lease)
         return await self._call("create", "coordination.k8s.io", "leases", namespace, body=lease)
 
+    async def review_token(self, token: str, audience: str) -> Raw:
+        """Ask whose token this is; returns the status of the review.
+
+        Raises:
+            ClusterUnavailable: code Forbidden among others; the message has no token.
+        """
+        spec = {"token": token, "audiences": [audience]}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        found = await self._call("create", "authentication.k8s.io", "tokenreviews", body=body)
+        return found["status"] if isinstance(found.get("status"), dict) else {}
+
     async def _call(
         self,
         verb: str,

@@ -1,4 +1,4 @@
-"""What the operator may do at the API server, as data beside its use; the chart's roles say the same. Pure."""
+"""What our processes may do at the API server, as data beside its use; the chart's roles say the same. Pure."""
 
 import dataclasses
 
@@ -25,8 +25,11 @@ EVERYWHERE = (
 AT_HOME = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
 """In the operator's own namespace."""
 
+WEBHOOK = (Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),)
+"""Of the webhook process, in the whole cluster."""
+
 
 def allowed(group: str, resource: str, verb: str) -> bool:
     """Whether a rule covers a call; the client makes no other."""
-    rules = (*EVERYWHERE, *AT_HOME)
+    rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK)
     return any(rule.group == group and resource in rule.resources and verb in rule.verbs for rule in rules)
