@@ -3,6 +3,7 @@
 Nobody else formats one by hand. Nothing here reads or writes.
 """
 
+import enum
 import hashlib
 import re
 
@@ -34,6 +35,9 @@ CLUSTER = "cluster"
 PUBLIC = "public"
 LOCAL = "local"
 
+# Keys under which a Secret may have the token of a source (design 2.2).
+TOKEN_KEYS = ("token", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
 MAX_TAG_CHARS = 128
 MAX_NAME_CHARS = 512
 
@@ -45,6 +49,23 @@ _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _REGISTRY = "docker/registry/v2"
 _OWN = "ai-models/v1"
+
+
+class HomeSecret(enum.StrEnum):
+    """Secrets of the module's namespace, all made by the leading operator; the last four mirror the administrator's."""
+
+    SERVING_ROOT = "ai-models-serving-root"
+    COORDINATOR_TLS = "ai-models-coordinator-tls"
+    DMCR_TLS = "ai-models-dmcr-tls"
+    WEBHOOK_TLS = "ai-models-webhook-tls"
+    COORDINATOR = "ai-models-coordinator"
+    ISSUER_ROOT = "ai-models-token-root"
+    ISSUER = "ai-models-token-signer"
+    RAY = "ai-models-ray"
+    S3 = "ai-models-s3"
+    S3_CA = "ai-models-s3-ca"
+    HUB = "ai-models-hub"
+    HUB_CA = "ai-models-hub-ca"
 
 
 def namespace_repository(namespace: str) -> str:
@@ -229,6 +250,11 @@ def writer_prefix() -> str:
 def probe_prefix() -> str:
     """Prefix of the objects that a probe makes and removes."""
     return f"{_OWN}/probe/"
+
+
+def probe_findings(identity: str) -> str:
+    """Key of what a probe found; `identity` says where it looked."""
+    return f"{probe_prefix()}{hashlib.sha256(identity.encode()).hexdigest()}.json"
 
 
 TEMPORARY = "ai-models/tmp"

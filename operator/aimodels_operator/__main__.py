@@ -17,12 +17,13 @@ from aimodels_core.api import MODEL_KINDS
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
 from aimodels_operator import kube
 from aimodels_operator.coordinator import CoordinatorClient
+from aimodels_operator.household import Household
 from aimodels_operator.informer import Informer
 from aimodels_operator.kube import Kube
 from aimodels_operator.leader import Leader, Place
 from aimodels_operator.meters import Meters
 from aimodels_operator.reconcile import Reconciler
-from aimodels_operator.settings import Settings, from_env
+from aimodels_operator.settings import Settings, from_env, sources_of
 
 log = logging.getLogger("aimodels_operator")
 
@@ -43,10 +44,10 @@ class Operator:
         self._meters = Meters()
         self._leader = Leader(self._kube, Place(settings.namespace, settings.lease, settings.identity))
         self._reconciler = Reconciler(self._kube, self._leader.check, self._meters)
+        self._household = Household(self._kube, self._leader.check, settings.namespace, sources_of(settings))
         self._client = CoordinatorClient(
             settings.coordinator_url,
-            settings.coordinator_token_file,
-            settings.coordinator_ca_file,
+            self._household.access,
             self._reconciler.changed,
             now=lambda: datetime.datetime.now(datetime.UTC),
         )
@@ -87,13 +88,15 @@ class Operator:
         return EXIT_LOST
 
     async def _work(self) -> None:
-        """Watch and work; ends when the informer does."""
-        await self._wait_for_definitions()
-        self._informer = Informer(
-            MODEL_KINDS, self._settings.kubeconfig, self._reconciler.see, asyncio.get_running_loop()
-        )
-        self._informer.start()
+        """Keep the Secrets, watch and work; ends when the informer does."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._household.keep())
+            await self._household.settled.wait()
+            await self._wait_for_definitions()
+            self._informer = Informer(
+                MODEL_KINDS, self._settings.kubeconfig, self._reconciler.see, asyncio.get_running_loop()
+            )
+            self._informer.start()
             group.create_task(self._client.follow())
             group.create_task(self._reconciler.run(self._client))
             words = await self._informer.ended
@@ -122,6 +125,7 @@ class Operator:
     def _metrics(self) -> str:
         gauges = {
             "queue_depth": len(self._reconciler.dirty),
+            "home_trouble": len(self._household.troubles),
             "leader": float(self._leader.leads),
             "coordinator_answers": float(self._client.link.silent_since is None and bool(self._client.link.epoch)),
         }

@@ -4,13 +4,13 @@ Nothing is decided here. Tokens of sources travel in bodies over TLS only, and n
 """
 
 import asyncio
+import dataclasses
 import datetime
 import json
 import logging
 import ssl
 import urllib.parse
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -26,7 +26,6 @@ _WAIT_SECONDS = 30
 _CALL_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
 _MAX_BYTES = 64 * 1024 * 1024
-_MAX_TOKEN_BYTES = 64 * 1024
 _MOST_SILENT_SECONDS = 10.0
 _BREATH_SECONDS = 0.2
 """Between two snapshots: while hundreds of publications run, something changes all the time."""
@@ -35,13 +34,25 @@ Changed = Callable[[Iterable[str] | None], None]
 """Told which uids may look different now; None for all."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Access:
+    """How the coordinator is talked to.
+
+    Args:
+        token: bearer token; never shown.
+        authority: PEM of the authority of its certificate.
+    """
+
+    token: str = dataclasses.field(repr=False)
+    authority: str
+
+
 class CoordinatorClient:
     """Tells the coordinator what is wanted, and follows what it does.
 
     Args:
         url: `https://…`; plain http only on the loopback.
-        token_file: has the bearer token; read for every call, so that a new one is followed.
-        ca_file: PEM of the authority of its certificate; empty for the system's.
+        access: asked before every call, so that a new token or authority is followed; raises CoordinatorUnavailable.
         changed: called on the event loop.
         now: aware.
 
@@ -50,17 +61,30 @@ class CoordinatorClient:
     """
 
     def __init__(
-        self, url: str, token_file: str, ca_file: str, changed: Changed, *, now: Callable[[], datetime.datetime]
+        self, url: str, access: Callable[[], Access], changed: Changed, *, now: Callable[[], datetime.datetime]
     ) -> None:
         self._url = checked_url(url)
-        self._token_file = Path(token_file)
-        self._ca_file = ca_file
+        self._access = access
+        self._authority = ""
         self._changed = changed
         self._now = now
         self._session: aiohttp.ClientSession | None = None
         self._etag = ""
+        self._words = ""
+        self._blame = ""
         self.states: dict[str, PublicationState] = {}
         self.link = Link()
+
+    def silent_seconds(self) -> float | None:
+        """How long it has not answered; None while it does."""
+        since = self.link.silent_since
+        return None if since is None else (self._now() - since).total_seconds()
+
+    def blame(self, words: str) -> None:
+        """Take in why it may not answer, from whoever starts it; shown while it does not. Empty: nothing is known."""
+        self._blame = words
+        if self.link.silent_since is not None:
+            self._take_link(dataclasses.replace(self.link, trouble=words or self._words))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -103,7 +127,7 @@ class CoordinatorClient:
         headers = {"If-None-Match": self._etag} if self._etag else {}
         status, data = await self._call("GET", f"/v1/state?wait={wait}", headers=headers, seconds=_CALL_SECONDS + wait)
         if status == 304:
-            self._take_link(self.link.epoch, self.link.holder)
+            self._take_link(Link(self.link.epoch, holder=self.link.holder))
             return
         try:
             snapshot = Snapshot.from_json(data)
@@ -116,23 +140,25 @@ class CoordinatorClient:
     def _take(self, snapshot: Snapshot) -> None:
         before, self.states = self.states, {state.uid: state for state in snapshot.publications}
         self._etag = snapshot.etag
-        self._take_link(snapshot.epoch, "" if snapshot.writing else snapshot.holder or "another process")
+        self._take_link(Link(snapshot.epoch, holder="" if snapshot.writing else snapshot.holder or "another process"))
         different = [uid for uid, state in self.states.items() if before.get(uid) != state]
         self._changed([*different, *(before.keys() - self.states.keys())])
 
-    def _take_link(self, epoch: str, holder: str) -> None:
-        link = Link(epoch=epoch, holder=holder)
-        if link != self.link:
-            self.link = link
-            log.info("coordinator answers", extra={"epoch": epoch, "holder": holder})
-            self._changed(None)
+    def _take_link(self, link: Link) -> None:
+        if link == self.link:
+            return
+        self.link = link
+        if link.silent_since is None:
+            log.info("coordinator answers", extra={"epoch": link.epoch, "holder": link.holder})
+        else:
+            log.warning("coordinator does not answer", extra={"error": link.trouble})
+        self._changed(None)
 
     def _silent(self, trouble: str) -> None:
         self._etag = ""
         if self.link.silent_since is None:
-            log.warning("coordinator does not answer", extra={"error": trouble})
-            self.link = Link(self.link.epoch, self._now(), trouble)
-            self._changed(None)
+            self._words = trouble
+            self._take_link(Link(self.link.epoch, self._now(), self._blame or trouble))
 
     async def _call(
         self,
@@ -143,8 +169,9 @@ class CoordinatorClient:
         headers: dict[str, str] | None = None,
         seconds: float = _CALL_SECONDS,
     ) -> tuple[int, bytes]:
-        session = self._open()
-        shown = {"Authorization": f"Bearer {self._token()}", **(headers or {})}
+        access = self._access()
+        session = await self._open(access.authority)
+        shown = {"Authorization": f"Bearer {access.token}", **(headers or {})}
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         try:
             async with session.request(
@@ -159,22 +186,20 @@ class CoordinatorClient:
             return status, body
         raise _refusal(status, body)
 
-    def _token(self) -> str:
+    async def _open(self, authority: str) -> aiohttp.ClientSession:
+        """Return connections that trust an authority; those that trusted another one are closed."""
+        if self._session is not None and self._authority == authority:
+            return self._session
         try:
-            with self._token_file.open("rb") as file:
-                return file.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
-        except (OSError, ValueError) as error:
-            raise CoordinatorUnavailable(f"token file: {type(error).__name__}", code="TokenFile") from error
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            try:
-                context = ssl.create_default_context(cafile=self._ca_file or None)
-            except OSError as error:
-                raise CoordinatorUnavailable(f"certificate file: {type(error).__name__}", code="CaFile") from error
-            connector = aiohttp.TCPConnector(ssl=context, limit=32)
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
-        return self._session
+            context = ssl.create_default_context(cadata=authority)
+        except (ssl.SSLError, ValueError) as error:
+            raise CoordinatorUnavailable(f"authority: not usable: {type(error).__name__}", code="Authority") from error
+        old, self._authority = self._session, authority
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, limit=32), trust_env=False)
+        opened = self._session
+        if old is not None:
+            await old.close()
+        return opened
 
 
 def checked_url(url: str) -> str:

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from aimodels_core.api import ModelObject
 from aimodels_core.errors import ClusterUnavailable
+from aimodels_core.names import TOKEN_KEYS
 from aimodels_operator.model import Credential, needs_secret
 
-TOKEN_KEYS = ("token", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _MAX_TOKEN_CHARS = 8192
 _FRESH_SECONDS = 50.0
 _KEPT_MOST = 10_000

@@ -124,14 +124,31 @@ class Kube:
         Raises:
             ClusterUnavailable: codes NotFound, Forbidden among others; the message has no value.
         """
-        raw = await self._call("get", "", "secrets", namespace, name)
-        found: dict[str, str] = {}
-        for key, value in (raw.get("data") or {}).items():
-            try:
-                found[key] = base64.b64decode(value, validate=True).decode()
-            except ValueError:
-                continue
-        return found
+        return texts_of(await self._call("get", "", "secrets", namespace, name))
+
+    async def get_secret(self, namespace: str, name: str) -> Raw | None:
+        """Read a Secret; None when there is none.
+
+        Raises:
+            ClusterUnavailable: code Forbidden among others; the message has no value.
+        """
+        try:
+            return await self._call("get", "", "secrets", namespace, name)
+        except ClusterUnavailable as error:
+            if error.code == "NotFound":
+                return None
+            raise
+
+    async def put_secret(self, secret: Raw) -> Raw:
+        """Create a Secret, or replace exactly the version that `secret` names.
+
+        Raises:
+            ClusterUnavailable: codes Conflict when somebody was faster, Forbidden among others.
+        """
+        meta = secret["metadata"]
+        if meta.get("resourceVersion"):
+            return await self._call("update", "", "secrets", meta["namespace"], meta["name"], body=secret)
+        return await self._call("create", "", "secrets", meta["namespace"], body=secret)
 
     async def post_event(self, model: ModelObject, note: tuple[str, str, str], at: datetime.datetime) -> None:
         """Post an Event about an object.
@@ -209,7 +226,7 @@ class Kube:
         body: Raw | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Raw:
-        if not rules.allowed(group, resource, verb):
+        if not rules.allowed(group, resource, verb, name):
             raise ValueError(f"{verb} {resource}.{group}: want a verb of rules.py")
         path = _path(group, resource, namespace, name) + (f"?{urllib.parse.urlencode(query)}" if query else "")
         loop = asyncio.get_running_loop()
@@ -241,6 +258,17 @@ class Kube:
                 answer.release_conn()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return 0, f"{type(error).__name__}: {error}".encode()
+
+
+def texts_of(secret: Raw) -> dict[str, str]:
+    """The values of a Secret; those that are not text are left out."""
+    found: dict[str, str] = {}
+    for key, value in (secret.get("data") or {}).items():
+        try:
+            found[key] = base64.b64decode(value, validate=True).decode()
+        except ValueError:
+            continue
+    return found
 
 
 def _path(group: str, resource: str, namespace: str, name: str) -> str:

@@ -7,11 +7,12 @@ from aimodels_core import names
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on resources of a group, as in a role."""
+    """Verbs on resources of a group, as in a role; on all objects, or on those of some names alone."""
 
     group: str
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 EVERYWHERE = (
@@ -22,14 +23,19 @@ EVERYWHERE = (
 )
 """In the whole cluster."""
 
-AT_HOME = (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),)
-"""In the operator's own namespace."""
+AT_HOME = (
+    Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
+    Rule("", ("secrets",), ("create",)),
+    Rule("", ("secrets",), ("update",), tuple(names.HomeSecret)),
+)
+"""In the operator's own namespace; `create` cannot be bound to names."""
 
 WEBHOOK = (Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),)
 """Of the webhook process, in the whole cluster."""
 
 
-def allowed(group: str, resource: str, verb: str) -> bool:
+def allowed(group: str, resource: str, verb: str, name: str = "") -> bool:
     """Whether a rule covers a call; the client makes no other."""
     rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK)
-    return any(rule.group == group and resource in rule.resources and verb in rule.verbs for rule in rules)
+    found = [rule for rule in rules if rule.group == group and resource in rule.resources and verb in rule.verbs]
+    return any(not rule.names or name in rule.names for rule in found)

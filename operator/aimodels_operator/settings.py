@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 
 from aimodels_core.errors import UsageError
+from aimodels_core.names import HomeSecret
 
 PREFIX = "AI_MODELS_"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -16,10 +17,13 @@ class Settings:
 
     Args:
         coordinator_url: AI_MODELS_COORDINATOR_URL: `https://…`, required.
-        coordinator_token_file: AI_MODELS_COORDINATOR_TOKEN_FILE: the bearer token, required.
-        coordinator_ca_file: AI_MODELS_COORDINATOR_CA_FILE: PEM; the system's authorities when empty.
-        namespace: AI_MODELS_NAMESPACE: where the Lease lies; the module's own by default.
         identity: AI_MODELS_IDENTITY: the name of this replica, required; the Pod's name.
+        namespace: AI_MODELS_NAMESPACE: where the Lease and the Secrets lie; the module's own by default.
+        system_namespace: AI_MODELS_SYSTEM_NAMESPACE: where the administrator's Secrets lie.
+        s3_secret: AI_MODELS_S3_SECRET: the administrator's Secret with accessKey and secretKey; none when empty.
+        s3_ca_secret: AI_MODELS_S3_CA_SECRET: that with ca.crt of the store; none when empty.
+        hub_secret: AI_MODELS_HUB_SECRET: that with the hub's token; none when empty.
+        hub_ca_secret: AI_MODELS_HUB_CA_SECRET: that with ca.crt of the hub; none when empty.
         lease: AI_MODELS_LEASE: name of the Lease.
         listen_host: AI_MODELS_LISTEN_HOST: where health and metrics are served.
         listen_port: AI_MODELS_LISTEN_PORT: 0 takes any free one.
@@ -28,10 +32,13 @@ class Settings:
     """
 
     coordinator_url: str
-    coordinator_token_file: str
     identity: str
-    coordinator_ca_file: str = ""
     namespace: str = "d8-ai-models"
+    system_namespace: str = "d8-system"
+    s3_secret: str = ""
+    s3_ca_secret: str = ""
+    hub_secret: str = ""
+    hub_ca_secret: str = ""
     lease: str = "ai-models-operator"
     listen_host: str = "0.0.0.0"  # noqa: S104 - a Pod is probed at its address
     listen_port: int = 8080
@@ -40,7 +47,8 @@ class Settings:
 
 
 _LEVELS = ("Debug", "Info", "Warn", "Error")
-_REQUIRED = ("coordinator_url", "coordinator_token_file", "identity")
+_REQUIRED = ("coordinator_url", "identity")
+_OPTIONAL_NAMES = ("s3_secret", "s3_ca_secret", "hub_secret", "hub_ca_secret")
 
 
 def from_env(env: Mapping[str, str]) -> Settings:
@@ -62,9 +70,21 @@ def from_env(env: Mapping[str, str]) -> Settings:
         raise UsageError(f"{PREFIX}LISTEN_PORT: want a port, got {port[:20]!r}")
     numbers = {"listen_port": int(port)} if port else {}
     found = Settings(**own, **numbers, kubeconfig=env.get("KUBECONFIG", ""))  # type: ignore[arg-type] # names were checked
-    for name, value in (("NAMESPACE", found.namespace), ("LEASE", found.lease), ("IDENTITY", found.identity)):
-        if not _NAME.fullmatch(value):
-            raise UsageError(f"{PREFIX}{name}: want a name of Kubernetes, got {value[:80]!r}")
+    for name in ("namespace", "system_namespace", "lease", "identity", *_OPTIONAL_NAMES):
+        value = getattr(found, name)
+        if not _NAME.fullmatch(value) and not (name in _OPTIONAL_NAMES and not value):
+            raise UsageError(f"{PREFIX}{name.upper()}: want a name of Kubernetes, got {value[:80]!r}")
     if found.log_level not in _LEVELS:
         raise UsageError(f"{PREFIX}LOG_LEVEL: want one of {', '.join(_LEVELS)}, got {found.log_level[:20]!r}")
     return found
+
+
+def sources_of(settings: Settings) -> dict[HomeSecret, tuple[str, str]]:
+    """Namespace and name of the administrator's Secret that each wanted mirror follows."""
+    named = {
+        HomeSecret.S3: settings.s3_secret,
+        HomeSecret.S3_CA: settings.s3_ca_secret,
+        HomeSecret.HUB: settings.hub_secret,
+        HomeSecret.HUB_CA: settings.hub_ca_secret,
+    }
+    return {name: (settings.system_namespace, source) for name, source in named.items() if source}

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from aiohttp import web
 from aimodels_jobs import service
 from aimodels_jobs.sources.hub_settings import HubSettings
 from aimodels_jobs.sourcing import Sourcing
-from tests.cluster.stand.kubectl import Kubectl
+from tests.cluster.stand.kubectl import Kubectl, Object
 from tests.cluster.stand.layout import CHECKOUT
 from tests.cluster.stand.waiting import command, until
 from tests.support.certificates import certificates
@@ -62,6 +62,11 @@ def operator_kubeconfig(folder: Path) -> Path:
     return path
 
 
+def secret(name: str, values: Mapping[str, str]) -> Object:
+    """A Secret of the namespace that it is applied in."""
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": dict(values)}
+
+
 class Served:
     """A coordinator over a folder, with its API over TLS on a port that it keeps over restarts."""
 
@@ -78,6 +83,11 @@ class Served:
     def url(self) -> str:
         """Address of the API."""
         return f"https://{self.host}:{self.port}"
+
+    def secrets(self) -> list[Object]:
+        """What operators find at home: the authority of this coordinator's certificate, and its token."""
+        authority = {"tls.crt": self.certificates.ca.read_text(), "tls.key": self.certificates.ca_key.read_text()}
+        return [secret("ai-models-serving-root", authority), secret("ai-models-coordinator", {"token": TOKEN})]
 
     def start(self, settings: HubSettings | None = None) -> Desk:
         """Start anew, over the same store; the hub is at the administrator's endpoint if nothing else is said."""
@@ -139,21 +149,19 @@ class Operators:
         self.folder = folder
         self._served = served
         self._kubeconfig = operator_kubeconfig(folder)
-        self._token = folder / "coordinator-token"
-        self._token.write_text(TOKEN)
+        Kubectl(HOME).apply(*served.secrets())
         self.replicas: list[Replica] = []
 
-    def start(self, identity: str) -> Replica:
-        """Start a replica; it may have to wait for the lease."""
+    def start(self, identity: str, **more: str) -> Replica:
+        """Start a replica, with more settings such as `S3_SECRET="s3"`; it may have to wait for the lease."""
         port = free_port()
         settings = {
             "IDENTITY": identity,
             "NAMESPACE": HOME,
             "COORDINATOR_URL": self._served.url,
-            "COORDINATOR_TOKEN_FILE": str(self._token),
-            "COORDINATOR_CA_FILE": str(self._served.certificates.ca),
             "LISTEN_HOST": "127.0.0.1",
             "LISTEN_PORT": str(port),
+            **more,
         }
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AI_MODELS_")}
         environment |= {f"AI_MODELS_{name}": value for name, value in settings.items()}

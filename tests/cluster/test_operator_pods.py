@@ -27,7 +27,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         made.start()
         home = Kubectl(HOME)
         Kubectl().apply(restricted(HOME))
-        home.apply(credentials(made))
+        home.apply(*made.secrets())
         try:
             install(made)
             yield made
@@ -51,11 +51,6 @@ def restricted(name: str) -> Object:
     """The module's namespace, as strict as Kubernetes can be about Pods."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-
-
-def credentials(served: Served) -> Object:
-    values = {"token": TOKEN, "ca.crt": served.certificates.ca.read_text()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ai-models-coordinator"}, "stringData": values}
 
 
 def model(name: str) -> Object:

@@ -9,33 +9,30 @@ import yaml
 
 from aimodels_core.api import CLUSTER_MODEL, MODEL, ModelObject
 from aimodels_core.errors import ClusterUnavailable, UsageError
+from aimodels_core.names import HomeSecret
 from aimodels_operator import rules
 from aimodels_operator.coordinator import checked_url
 from aimodels_operator.credentials import Tokens
 from aimodels_operator.known import Known
 from aimodels_operator.kube import _path
 from aimodels_operator.meters import Meters
-from aimodels_operator.settings import from_env
+from aimodels_operator.settings import from_env, sources_of
 from tests.support import definitions
 from tests.support.modelobjects import URL, raw_model
 
 ROLES = definitions.ROOT / "charts" / "ai-models" / "roles"
 ENV = {
     "AI_MODELS_COORDINATOR_URL": "https://c:1",
-    "AI_MODELS_COORDINATOR_TOKEN_FILE": "/t",
     "AI_MODELS_IDENTITY": "pod-0",
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [("everywhere", rules.EVERYWHERE), ("at-home", rules.AT_HOME), ("webhook", rules.WEBHOOK)],
-)
-def test_roles_of_the_chart_are_what_our_processes_use(name: str, wanted: tuple[rules.Rule, ...]) -> None:
+@pytest.mark.parametrize(("name", "wanted"), [("everywhere", rules.EVERYWHERE), ("at-home", rules.AT_HOME)])
+def test_roles_of_the_chart_are_what_the_operator_uses(name: str, wanted: tuple[rules.Rule, ...]) -> None:
     found = yaml.safe_load((ROLES / f"{name}.yaml").read_text())
 
     assert [
-        rules.Rule(group, tuple(rule["resources"]), tuple(rule["verbs"]))
+        rules.Rule(group, tuple(rule["resources"]), tuple(rule["verbs"]), tuple(rule.get("resourceNames", ())))
         for rule in found
         for group in rule["apiGroups"]
     ] == list(wanted)
@@ -45,6 +42,13 @@ def test_secrets_are_only_got_one_by_one() -> None:
     assert rules.allowed("", "secrets", "get")
     assert not rules.allowed("", "secrets", "list")
     assert not rules.allowed("", "secrets", "watch")
+
+
+def test_only_our_own_secrets_are_written() -> None:
+    assert rules.allowed("", "secrets", "update", "ai-models-ray")
+    assert not rules.allowed("", "secrets", "update", "ai-models-other")
+    assert not rules.allowed("", "secrets", "update")
+    assert not rules.allowed("", "secrets", "delete", "ai-models-ray")
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,13 @@ def test_settings_have_defaults() -> None:
     assert (found.namespace, found.listen_port, found.kubeconfig) == ("d8-ai-models", 0, "/k")
 
 
+def test_only_secrets_that_the_settings_name_are_mirrored() -> None:
+    found = from_env(ENV | {"AI_MODELS_S3_SECRET": "keys", "AI_MODELS_SYSTEM_NAMESPACE": "system"})
+
+    assert sources_of(found) == {HomeSecret.S3: ("system", "keys")}
+    assert sources_of(from_env(ENV)) == {}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -80,6 +91,8 @@ def test_settings_have_defaults() -> None:
         pytest.param({"AI_MODELS_LISTEN_PORT": "70000"}, "want a port", id="large-port"),
         pytest.param({"AI_MODELS_LOG_LEVEL": "info"}, "want one of", id="level"),
         pytest.param({"AI_MODELS_NAMESPACE": "A b"}, "want a name", id="namespace"),
+        pytest.param({"AI_MODELS_SYSTEM_NAMESPACE": ""}, "want a name", id="no-system-namespace"),
+        pytest.param({"AI_MODELS_HUB_SECRET": "../x"}, "AI_MODELS_HUB_SECRET: want a name", id="secret"),
     ],
 )
 def test_wrong_settings_are_told(change: Mapping[str, str], words: str) -> None:
