@@ -27,8 +27,11 @@ ENV = {
 }
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("everywhere", rules.EVERYWHERE), ("at-home", rules.AT_HOME)])
-def test_roles_of_the_chart_are_what_the_operator_uses(name: str, wanted: tuple[rules.Rule, ...]) -> None:
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("everywhere", rules.EVERYWHERE), ("at-home", rules.AT_HOME), ("webhook", rules.WEBHOOK)],
+)
+def test_roles_of_the_chart_are_what_our_processes_use(name: str, wanted: tuple[rules.Rule, ...]) -> None:
     found = yaml.safe_load((ROLES / f"{name}.yaml").read_text())
 
     assert [
