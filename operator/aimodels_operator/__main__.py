@@ -7,6 +7,7 @@ it anew, and another replica has the lease by then.
 import asyncio
 import contextlib
 import datetime
+import importlib.metadata
 import logging
 import os
 import sys
@@ -15,8 +16,11 @@ from collections.abc import AsyncIterator
 from aimodels_core import serving
 from aimodels_core.api import MODEL_KINDS
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
-from aimodels_operator import kube
+from aimodels_core.names import HomeSecret
+from aimodels_operator import dataplane, kube
+from aimodels_operator.bootstrap import Start
 from aimodels_operator.coordinator import CoordinatorClient
+from aimodels_operator.dataplane import Dataplane
 from aimodels_operator.household import Household
 from aimodels_operator.informer import Informer
 from aimodels_operator.kube import Kube
@@ -51,6 +55,7 @@ class Operator:
             self._reconciler.changed,
             now=lambda: datetime.datetime.now(datetime.UTC),
         )
+        self._dataplane = self._in_ray(settings)
         self._informer: Informer | None = None
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -65,6 +70,20 @@ class Operator:
             code = await self._lead(stopping)
             stopping.cancel()
         return code
+
+    def _in_ray(self, settings: Settings) -> Dataplane | None:
+        """What has the coordinator run in Ray; None when it is started by somebody else."""
+        if not settings.ray_url:
+            return None
+        return Dataplane(
+            dataplane.checked_url(settings.ray_url),
+            Start.of(settings.coordinator_command, importlib.metadata.version("ai-models")),
+            (settings.namespace, HomeSecret.RAY.value),
+            self._kube,
+            check=self._leader.check,
+            silent_seconds=self._client.silent_seconds,
+            blame=self._client.blame,
+        )
 
     async def _lead(self, stopping: "asyncio.Task[bool]") -> int:
         keeping = asyncio.create_task(self._leader.keep())
@@ -92,6 +111,8 @@ class Operator:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._household.keep())
             await self._household.settled.wait()
+            if self._dataplane is not None:
+                group.create_task(self._dataplane.run())
             await self._wait_for_definitions()
             self._informer = Informer(
                 MODEL_KINDS, self._settings.kubeconfig, self._reconciler.see, asyncio.get_running_loop()
@@ -127,6 +148,7 @@ class Operator:
             "queue_depth": len(self._reconciler.dirty),
             "home_trouble": len(self._household.troubles),
             "leader": float(self._leader.leads),
+            "ray_answers": float(self._dataplane is not None and self._dataplane.answers),
             "coordinator_answers": float(self._client.link.silent_since is None and bool(self._client.link.epoch)),
         }
         return self._meters.render(self._reconciler.known.models(), self._kube.calls, gauges)

@@ -1,6 +1,7 @@
 """Settings of the operator, read once from the environment by a pure function."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 
@@ -24,6 +25,9 @@ class Settings:
         s3_ca_secret: AI_MODELS_S3_CA_SECRET: that with ca.crt of the store; none when empty.
         hub_secret: AI_MODELS_HUB_SECRET: that with the hub's token; none when empty.
         hub_ca_secret: AI_MODELS_HUB_CA_SECRET: that with ca.crt of the hub; none when empty.
+        ray_url: AI_MODELS_RAY_URL: of the dashboard of Ray's head; empty when the coordinator is started otherwise.
+        coordinator_command: AI_MODELS_COORDINATOR_COMMAND: arguments of `python3 -m aimodels_jobs.host`, a JSON list of
+            strings; required with `ray_url`.
         lease: AI_MODELS_LEASE: name of the Lease.
         listen_host: AI_MODELS_LISTEN_HOST: where health and metrics are served.
         listen_port: AI_MODELS_LISTEN_PORT: 0 takes any free one.
@@ -39,6 +43,8 @@ class Settings:
     s3_ca_secret: str = ""
     hub_secret: str = ""
     hub_ca_secret: str = ""
+    ray_url: str = ""
+    coordinator_command: tuple[str, ...] = ()
     lease: str = "ai-models-operator"
     listen_host: str = "0.0.0.0"  # noqa: S104 - a Pod is probed at its address
     listen_port: int = 8080
@@ -69,11 +75,14 @@ def from_env(env: Mapping[str, str]) -> Settings:
     if port and not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise UsageError(f"{PREFIX}LISTEN_PORT: want a port, got {port[:20]!r}")
     numbers = {"listen_port": int(port)} if port else {}
-    found = Settings(**own, **numbers, kubeconfig=env.get("KUBECONFIG", ""))  # type: ignore[arg-type] # names were checked
+    command = _command(own.pop("coordinator_command", ""))
+    found = Settings(**own, **numbers, coordinator_command=command, kubeconfig=env.get("KUBECONFIG", ""))  # type: ignore[arg-type] # names were checked
     for name in ("namespace", "system_namespace", "lease", "identity", *_OPTIONAL_NAMES):
         value = getattr(found, name)
         if not _NAME.fullmatch(value) and not (name in _OPTIONAL_NAMES and not value):
             raise UsageError(f"{PREFIX}{name.upper()}: want a name of Kubernetes, got {value[:80]!r}")
+    if found.ray_url and not found.coordinator_command:
+        raise UsageError(f"environment: want {PREFIX}COORDINATOR_COMMAND beside {PREFIX}RAY_URL, got nothing")
     if found.log_level not in _LEVELS:
         raise UsageError(f"{PREFIX}LOG_LEVEL: want one of {', '.join(_LEVELS)}, got {found.log_level[:20]!r}")
     return found
@@ -88,3 +97,13 @@ def sources_of(settings: Settings) -> dict[HomeSecret, tuple[str, str]]:
         HomeSecret.HUB_CA: settings.hub_ca_secret,
     }
     return {name: (settings.system_namespace, source) for name, source in named.items() if source}
+
+
+def _command(text: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise UsageError(f"{PREFIX}COORDINATOR_COMMAND: want a JSON list of strings")
+    return tuple(found)

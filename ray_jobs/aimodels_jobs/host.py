@@ -5,10 +5,10 @@ is stopped and replaced. Settings carry paths of secrets, never secrets. What th
 """
 
 import contextlib
-import logging
 import sys
 from collections.abc import Sequence
 
+from aimodels_core import serving
 from aimodels_core.errors import AiModelsError, UsageError
 from aimodels_jobs.host_options import HostOptions, parse
 from aimodels_jobs.hosting import Host
@@ -19,7 +19,6 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_TEMPORARY = 0, 1, 2, 75
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make sure that the coordinator runs in the cluster; returns an exit code as `ai-models` does."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         said = _carry_out(parse(sys.argv[1:] if argv is None else argv))
     except UsageError as error:
@@ -36,6 +35,7 @@ def _carry_out(options: HostOptions) -> str:
     from aimodels_jobs.fleet.cluster import Ray
     from aimodels_jobs.fleet.detached import Detached
 
+    serving.log_json(options.settings.log_level)
     place = Detached(Ray(options.ray_address), ACTOR_NAME, on=dict(options.on))
     with contextlib.closing(place):
         if options.remove:

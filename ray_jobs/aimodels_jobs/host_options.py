@@ -39,6 +39,7 @@ class HostSettings:
         movers: how many; 0 for one per node.
         connections: to each payload host, for all movers together; 0 for 16 per mover.
         inline: one mover in the coordinator's own process instead of Ray's.
+        log_level: Debug, Info, Warn or Error.
     """
 
     store: str
@@ -61,6 +62,7 @@ class HostSettings:
     movers: int = 0
     connections: int = 0
     inline: bool = False
+    log_level: str = "Info"
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
@@ -138,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--movers", type=int, default=0, metavar="N", help="0: one per node")
     add("--connections", type=int, default=0, metavar="N", help="to each payload host, in all; 0: 16 per mover")
     add("--inline", action="store_true", help="one mover in the coordinator's own process")
+    add("--log-level", default="Info", choices=("Debug", "Info", "Warn", "Error"))
     add("--ray-address", default="", metavar="ADDRESS")
     add("--on", action="append", type=_label, default=[], metavar="LABEL=VALUE", help="label of the node to run on")
     add("--remove", action="store_true", help="end the coordinator cleanly; it does not come back")
