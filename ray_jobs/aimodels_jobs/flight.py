@@ -156,7 +156,7 @@ class Flight:
             self._records.update((record.number, record) for record in report.records)
             if report.error is None:
                 self._pace.learn(order.size_bytes, report.seconds)
-                self._dispatcher.connections.went_well(self.lease.host)
+                self._dispatcher.connections.went_well(self.lease.host, order.size_bytes)
                 continue
             tries = 1 if report.records else tries + 1
             error = _about(self._errand.path, report.error).to_error()

@@ -16,6 +16,12 @@ from aimodels_core.errors import RateLimited
 
 _BACK_OFF_SECONDS = 5.0
 _BACK_OFF_MAX_SECONDS = 300.0
+_WINDOW_SECONDS = 0.8
+_REST_SECONDS = 0.2
+_LOOK_AGAIN_SECONDS = 30.0
+_WORTH_IT = 1.15
+_FIRST_PER_MOVER = 4
+_MOST_PER_MOVER = 16
 _ITEM = re.compile(r';\s*([a-z]+)\s*=\s*"?(\d{1,9})(?!\d)"?')
 
 
@@ -116,9 +122,62 @@ class RateGate:
         return float(min(doubled, _BACK_OFF_MAX_SECONDS) * (0.5 + self._jitter() / 2))
 
 
+class Climb:
+    """Finds how many connections to a host are worth having, by how many bytes came in a window of time.
+
+    Each connection costs memory and a thread, so a near source gets few and a slow one many: the number doubles while
+    that brings clearly more, and goes to the most at once where not even one run came within a window. What was found
+    is looked at again after a while.
+
+    Args:
+        first: connections to begin with.
+        most: never more.
+    """
+
+    def __init__(self, first: int, most: int) -> None:
+        self._most = most
+        self.allowed = min(first, most)
+        self._began: float | None = None
+        self._bytes = 0
+        self._before = 0.0
+        self._settled_until = 0.0
+        self._resting_since: float | None = None
+
+    def rest(self, now: float) -> None:
+        """Nothing is under way from now on: a longer rest says nothing about the host."""
+        self._resting_since = now
+
+    def look(self, now: float, moved_bytes: int = 0) -> None:
+        """Take in that a run of so many bytes has ended, or just that time has passed."""
+        rested = self._resting_since is not None and now - self._resting_since > _REST_SECONDS
+        if self._began is None or rested:
+            self._began, self._bytes = now, 0
+        self._resting_since = None
+        self._bytes += moved_bytes
+        if self.ends_after(now) != 0.0:
+            return
+        rate = self._bytes / (now - self._began)
+        self._began, self._bytes = now, 0
+        if not rate:
+            self.allowed = self._most
+        elif self.allowed < self._most and rate >= self._before * _WORTH_IT:
+            self.allowed, self._before = min(self._most, self.allowed * 2), rate
+            return
+        elif self._before and rate < self._before * _WORTH_IT:
+            self.allowed = max(1, self.allowed // 2)
+        self._before, self._settled_until = 0.0, now + _LOOK_AGAIN_SECONDS
+
+    def ends_after(self, now: float) -> float | None:
+        """Say in how many seconds the window ends; None when there is none."""
+        if self._began is None or now < self._settled_until:
+            return None
+        return max(0.0, self._began + _WINDOW_SECONDS - now)
+
+
 @dataclasses.dataclass(slots=True)
 class _Host:
     limit: float
+    climb: Climb
     used: int = 0
     cooled_until: float = 0.0
     next_start: float = 0.0
@@ -127,31 +186,47 @@ class _Host:
 class Connections:
     """Connections and bytes per second to each payload host. Not thread-safe: lives in the coordinator's loop.
 
-    A host starts at the most that is allowed; trouble halves it, at most once a second; each clean run gives one eighth
-    of a connection back.
+    What may be used is the smaller of two: what the host bears (trouble halves it, at most once a second; each clean
+    run gives one eighth of a connection back), and what is worth having (`Climb`).
 
     Args:
         most: connections per host, for all movers together.
+        first: how many to try first; 0 for the most at once.
         bytes_per_second: cap per host; 0 for none.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, most: int, *, bytes_per_second: float = 0.0, clock: Callable[[], float] = time.monotonic
+        self,
+        most: int,
+        *,
+        first: int = 0,
+        bytes_per_second: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = most
+        self._first = first or most
         self._rate = bytes_per_second
         self._clock = clock
         self._hosts: dict[str, _Host] = {}
 
+    @classmethod
+    def of(cls, asked: int, *, movers: int) -> "Connections":
+        """What a number of movers may have: as many as were asked for, or what proves worth having when 0."""
+        return cls(asked) if asked else cls(_MOST_PER_MOVER * movers, first=_FIRST_PER_MOVER * movers)
+
     def _host(self, host: str) -> _Host:
-        return self._hosts.setdefault(host, _Host(float(self._most)))
+        known = self._hosts.get(host)
+        if known is None:
+            known = self._hosts[host] = _Host(float(self._most), Climb(self._first, self._most))
+        return known
 
     def grant(self, host: str, wanted: int, size_bytes: int) -> int:
         """Grant up to `wanted` connections for `size_bytes`; 0 when none is free now."""
         state = self._host(host)
         now = self._clock()
-        granted = min(wanted, int(state.limit) - state.used)
+        state.climb.look(now)
+        granted = min(wanted, self.limit(host) - state.used)
         if granted <= 0 or now < state.cooled_until or now < state.next_start:
             return 0
         if self._rate:
@@ -161,11 +236,15 @@ class Connections:
 
     def give_back(self, host: str, granted: int) -> None:
         """Return granted connections."""
-        self._host(host).used -= granted
-
-    def went_well(self, host: str) -> None:
-        """A run ended without trouble: creep back up."""
         state = self._host(host)
+        state.used -= granted
+        if not state.used:
+            state.climb.rest(self._clock())
+
+    def went_well(self, host: str, size_bytes: int) -> None:
+        """A run of `size_bytes` ended without trouble: creep back up."""
+        state = self._host(host)
+        state.climb.look(self._clock(), size_bytes)
         state.limit = min(float(self._most), state.limit + 0.125)
 
     def had_trouble(self, host: str, *, pause_seconds: float = 0.0) -> None:
@@ -178,11 +257,13 @@ class Connections:
 
     def limit(self, host: str) -> int:
         """Say how many connections the host may have now."""
-        return int(self._host(host).limit)
+        state = self._host(host)
+        return min(int(state.limit), state.climb.allowed)
 
     def wake_after(self, host: str) -> float | None:
         """Say in how many seconds `grant` may succeed without anything being given back; None when never."""
         state = self._host(host)
-        if int(state.limit) <= state.used:
-            return None
-        return max(0.0, max(state.cooled_until, state.next_start) - self._clock())
+        now = self._clock()
+        if self.limit(host) <= state.used:
+            return state.climb.ends_after(now) if state.climb.allowed < int(state.limit) else None
+        return max(0.0, max(state.cooled_until, state.next_start) - now)

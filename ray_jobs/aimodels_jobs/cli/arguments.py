@@ -69,7 +69,7 @@ class MoveOptions:
 
     Args:
         workers: Ray movers; 0 decides by size.
-        connections: to each payload host, for all movers together; 0 for 16 per mover.
+        connections: to each payload host, for all movers together; 0 for 4 to 16 per mover, as many as prove worth it.
         retry_seconds: how long transient failures are tried again.
     """
 
@@ -195,7 +195,7 @@ def _move_options() -> argparse.ArgumentParser:
         "--workers", type=_count, default=0, metavar="N", help="move with N Ray workers (default: by size)"
     )
     group.add_argument(
-        "--connections", type=_count, default=0, metavar="N", help="at most N to each host (default: 16 per worker)"
+        "--connections", type=_count, default=0, metavar="N", help="at most N to each host (default: 4-16 per worker)"
     )
     group.add_argument(
         "--retry-seconds",

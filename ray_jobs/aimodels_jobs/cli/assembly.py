@@ -31,7 +31,6 @@ from aimodels_jobs.threads import Pause, Threads
 from aimodels_jobs.workshop import Workshop
 from aimodels_jobs.writer import writer_of
 
-CONNECTIONS_PER_MOVER = 16
 RAY_PAYS_FROM_BYTES = GIB
 """Below this, starting Ray takes longer than moving (design 3)."""
 RAY_PAYS_FROM_CORES = 4
@@ -116,7 +115,7 @@ def open_coordinator(command: Command, env: Mapping[str, str]) -> tuple[Coordina
     pause = Pause()
     writer = writer_of(objects, sleep=pause.sleep)
     workshop = dataclasses.replace(open_workshop(command, objects), check_writer=writer.check)
-    connections = Connections(command.move.connections or CONNECTIONS_PER_MOVER * max(1, command.move.workers))
+    connections = Connections.of(command.move.connections, movers=max(1, command.move.workers))
     movers = Movers(executor_for(command.move, env), connections)
     sources = Sourcing(open_hub(command.source, command.store.ca_file, env), short_forms=True)
     coordinator = Coordinator(workshop, writer, sources, movers, RateGate(), retry=Retry(), pause=pause)

@@ -100,10 +100,10 @@ def test_trouble_halves_once_a_second_and_success_creeps_back() -> None:
     clock.now += 2
     assert connections.grant("cdn", 1, 1) == 1
     for _ in range(8):
-        connections.went_well("cdn")
+        connections.went_well("cdn", 1)
     assert connections.limit("cdn") == 9
     for _ in range(1000):
-        connections.went_well("cdn")
+        connections.went_well("cdn", 1)
     assert connections.limit("cdn") == 16
 
 
@@ -151,3 +151,67 @@ def test_no_header_of_a_hub_stops_its_tasks_for_longer_than_the_longest_back_off
 
     clock.now += 302
     gate.wait(*KEY)
+
+
+class Source:
+    """A host that gives each connection `each` bytes/s, and all of them together `together` at most."""
+
+    def __init__(self, connections: Connections, clock: Clock, each: float, together: float) -> None:
+        self.connections, self.clock, self.each, self.together = connections, clock, each, together
+
+    def serve(self, seconds: float, run_bytes: int = 64) -> int:
+        """Move runs one after another with all that is granted; how many connections the last one had."""
+        end, granted = self.clock() + seconds, 0
+        while self.clock() < end:
+            granted = self.connections.grant("cdn", 64, run_bytes)
+            self.clock.now += run_bytes / min(granted * self.each, self.together)
+            self.connections.went_well("cdn", run_bytes)
+            self.connections.give_back("cdn", granted)
+        return granted
+
+
+@pytest.mark.parametrize(
+    ("each", "together", "want"),
+    [
+        (50.0, 10_000.0, 16),  # throttled for each connection
+        (1.0, 10_000.0, 16),  # so slow that no run comes within a window
+        (250.0, 900.0, 4),  # the mover itself is the limit
+        (100.0, 900.0, 8),  # eight are clearly better than four, sixteen are not better than eight
+    ],
+)
+def test_as_many_connections_as_bring_more_bytes(each: float, together: float, want: int) -> None:
+    clock = Clock()
+    source = Source(Connections(16, first=4, clock=clock), clock, each, together)
+    source.serve(20.0 if each > 1 else 200.0)
+    assert source.connections.limit("cdn") == want
+
+
+def test_connections_are_looked_at_again_when_the_source_has_changed() -> None:
+    clock = Clock()
+    source = Source(Connections(16, first=4, clock=clock), clock, 250.0, 900.0)
+    assert source.serve(20.0) == 4
+    source.each = 20.0
+    assert source.serve(60.0) == 16
+
+
+def test_a_rest_is_not_taken_for_a_slow_source() -> None:
+    clock = Clock()
+    source = Source(Connections(16, first=4, clock=clock), clock, 250.0, 900.0)
+    source.serve(0.3)
+    clock.now += 600.0
+    source.serve(0.3)
+    assert source.connections.limit("cdn") == 4
+
+
+def test_who_waits_for_a_connection_is_woken_when_the_window_ends() -> None:
+    clock = Clock()
+    connections = Connections(16, first=4, clock=clock)
+    assert connections.grant("cdn", 4, 64) == 4
+    wait = connections.wake_after("cdn")
+    assert wait is not None
+    clock.now += wait
+    assert connections.grant("cdn", 12, 64) == 12
+
+
+def test_as_many_as_asked_for_are_granted_at_once() -> None:
+    assert Connections.of(16, movers=1).grant("cdn", 16, 64) == 16
