@@ -8,7 +8,6 @@ It keeps no state that another replica would need. What an identity may read is 
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import dataclasses
 import datetime
@@ -197,7 +196,7 @@ def shown_token(header: str) -> str:
     if scheme.lower() == "bearer":
         token = value.strip()
     elif scheme.lower() == "basic":
-        with contextlib.suppress(binascii.Error, UnicodeDecodeError):
+        with contextlib.suppress(ValueError):
             token = base64.b64decode(value.strip(), validate=True).decode("ascii").partition(":")[2]
     fits = len(token) <= _MAX_TOKEN_CHARS and all(0x21 <= ord(c) <= 0x7E for c in token)
     return token if fits else ""

@@ -96,6 +96,7 @@ def basic(text: str) -> str:
         pytest.param(basic("u:ä"), "", id="not-ascii"),
         pytest.param(basic("u:a\nb"), "", id="two-lines"),
         pytest.param("Basic a.b", "", id="not-base64"),
+        pytest.param("Basic ä", "", id="no-ascii"),
         pytest.param("Basic", "", id="scheme-alone"),
         pytest.param("Digest x", "", id="other-scheme"),
         pytest.param("", "", id="nothing"),
