@@ -18,6 +18,7 @@ from aimodels_jobs.fleet import detached
 from aimodels_jobs.fleet.cluster import Ray
 from aimodels_jobs.host_options import HostSettings
 from aimodels_jobs.hosting import Host
+from aimodels_jobs.retry import Retry
 from tests.support.processes import HOST, wait_for
 
 TOKEN = "coordinator-token-of-a-test"
@@ -137,8 +138,9 @@ class Served(Protocol):
 class Here:
     """A coordinator in this process, on an event loop of its own."""
 
-    def __init__(self, settings: HostSettings, *, ready_seconds: float = 20.0) -> None:
+    def __init__(self, settings: HostSettings, *, ready_seconds: float = 20.0, retry: Retry | None = None) -> None:
         self._settings = settings
+        self._retry = retry
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="host")
         self._thread.start()
@@ -165,7 +167,7 @@ class Here:
 
     def _begin(self) -> Host:
         async def make() -> Host:
-            return Host(self._settings)
+            return Host(self._settings, self._retry)
 
         made: Host = self._run(make())
         return made
