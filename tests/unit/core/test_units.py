@@ -10,8 +10,10 @@ from aimodels_core.units import quantity_bytes
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
-    [("0", 0), ("7", 7), ("1k", 1000), ("2M", 2 * 10**6), ("3Ei", 3 * 2**60), ("0.5Ki", 512), ("1E", 10**18)]
-    + [("1e+12", 10**12), ("1E3", 1000), ("0.1", 1), ("1.0000001Ki", 1025)],
+    [
+        *(("0", 0), ("7", 7), ("1k", 1000), ("2M", 2 * 10**6), ("3Ei", 3 * 2**60), ("0.5Ki", 512), ("1E", 10**18)),
+        *(("1e+12", 10**12), ("1E3", 1000), ("0.1", 1), ("1.0000001Ki", 1025)),
+    ],
 )
 def test_quantities(text: str, wanted: int) -> None:
     assert quantity_bytes(text) == wanted
