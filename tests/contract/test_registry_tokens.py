@@ -183,9 +183,14 @@ def test_what_is_no_request_for_a_token_is_told(issuer: Issuing, query: str) -> 
 def test_very_long_requests_are_refused(issuer: Issuing) -> None:
     reviews = len(issuer.accounts.reviews)
     long = [(basic("x" * 6200), ""), (basic("x" * 60_000), ""), ("", "service=" + "x" * 60_000)]
-    statuses = [ask(issuer, authorization, query)[0] for authorization, query in long]
+    statuses = set()
+    for authorization, query in long:
+        try:
+            statuses.add(ask(issuer, authorization, query)[0])
+        except OSError:  # it may hang up before all of it was sent
+            statuses.add(0)
 
-    assert set(statuses) <= {400, 401, 414, 431}
+    assert statuses <= {0, 400, 401, 414, 431}
     assert len(issuer.accounts.reviews) == reviews
 
 
