@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from aimodels_core import folders, pull
 from aimodels_core.errors import SourceDenied, SourceUnavailable
 from aimodels_core.registry import Registry
 from aimodels_core.transport import HostRules, Policy, Transport
 from aimodels_operator import tokens
+from aimodels_operator.certificates import LEAF_LIFE, make_authority, make_leaf
 from aimodels_operator.tokens import Grant, Identity, Signer
 from tests.support import binaries, servers
 from tests.support.artifacts import files_in, sample, write_layout
@@ -218,9 +218,9 @@ def test_a_registry_takes_a_token_while_it_lives_and_from_its_authority_alone(re
     now = datetime.datetime.now(datetime.UTC)
     hour = datetime.timedelta(hours=1)
     good = issuer.signer()
-    stranger = trustme.CA().issue_cert("token-signer")
-    foreign = Signer.from_pem(stranger.cert_chain_pems[0].bytes(), stranger.private_key_pem.bytes())
-    ended = issuer.signer(not_before=now - 2 * hour, not_after=now - hour)
+    stranger = make_leaf(make_authority("ai-models-token-root", now), "ai-models-token-signer", (), now)
+    foreign = Signer.from_pem(stranger.certificate.encode(), stranger.key.encode())
+    ended = issuer.signer(now - LEAF_LIFE - hour)
 
     def shown(signer: Signer, at: datetime.datetime, *repositories: str) -> int:
         token = Grant(POD, repositories, at, "n").answer(signer)["token"]
@@ -285,8 +285,7 @@ def test_metrics_count_answers_and_the_log_has_no_token(issuer: Issuing) -> None
 
 
 def test_a_signer_that_expires_makes_it_unready_and_sigterm_ends_it(tmp_path: Path) -> None:
-    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=2)
-    with issuing(tmp_path, signer_until=soon) as issuer:
+    with issuing(tmp_path, signer_left=datetime.timedelta(minutes=2)) as issuer:
         credential = basic(issuer.accounts.add("team"))
         before = (health(issuer, "/readyz")[0], health(issuer, "/healthz")[0], ask(issuer, credential)[0])
         issuer.renew()

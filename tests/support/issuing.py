@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import trustme
-
 from aimodels_operator import tokens
+from aimodels_operator.certificates import LEAF_LIFE, Pair, make_authority, make_leaf
 from tests.support.certificates import Certificates, certificates
 from tests.support.processes import HOST, Server, answers, free_port, started
 from tests.support.scripted import Call, Reply, serve
@@ -63,7 +62,7 @@ class Issuing:
         health_port: of health and metrics.
         accounts: the API server that it asks.
         certificates: of its TLS.
-        authority: of the signer.
+        authority: of the signer, made as the operator makes it.
         folder: with the signer's files.
     """
 
@@ -71,7 +70,7 @@ class Issuing:
     health_port: int
     accounts: Accounts
     certificates: Certificates
-    authority: trustme.CA
+    authority: Pair
     folder: Path
 
     @property
@@ -88,12 +87,12 @@ class Issuing:
 
     def renew(self) -> None:
         """Replace the signer, as a mounted Secret changes."""
-        _sign(self.authority, self.folder)
+        _sign(self.authority, self.folder, _now())
 
-    def signer(self, **options: Any) -> tokens.Signer:
-        """Make another signer of the same authority."""
-        issued = self.authority.issue_cert("other-signer", **options)
-        return tokens.Signer.from_pem(issued.cert_chain_pems[0].bytes(), issued.private_key_pem.bytes())
+    def signer(self, at: datetime.datetime | None = None) -> tokens.Signer:
+        """Make another signer of the same authority, now or at another time."""
+        made = make_leaf(self.authority, "other-signer", (), at or _now())
+        return tokens.Signer.from_pem(made.certificate.encode(), made.key.encode())
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
@@ -101,12 +100,15 @@ class Issuing:
         return self.server.process.wait(20)
 
 
-def _sign(authority: trustme.CA, folder: Path, not_after: datetime.datetime | None = None) -> None:
-    issued = authority.issue_cert("token-signer", not_after=not_after)
-    parts = {"tls.key": issued.private_key_pem, "tls.crt": issued.cert_chain_pems[0], "ca.crt": authority.cert_pem}
-    for name, blob in parts.items():
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _sign(authority: Pair, folder: Path, at: datetime.datetime) -> None:
+    leaf = make_leaf(authority, "ai-models-token-signer", (), at)
+    for name, text in {"tls.key": leaf.key, "tls.crt": leaf.certificate, "ca.crt": authority.certificate}.items():
         made = folder / f"{name}.new"
-        made.write_bytes(blob.bytes())
+        made.write_text(text)
         made.replace(folder / name)
 
 
@@ -125,18 +127,19 @@ def _kubeconfig(folder: Path, url: str) -> Path:
 
 
 @contextlib.contextmanager
-def issuing(folder: Path, *, signer_until: datetime.datetime | None = None) -> Iterator[Issuing]:
+def issuing(folder: Path, *, signer_left: datetime.timedelta = LEAF_LIFE) -> Iterator[Issuing]:
     """Run the webhook process over an API server of its own.
 
     Args:
         folder: for its files.
-        signer_until: when the signer's certificate expires, if not for long.
+        signer_left: until the signer's certificate expires.
     """
-    tls, signer, accounts, authority = folder / "tls", folder / "signer", Accounts(), trustme.CA()
+    tls, signer, accounts = folder / "tls", folder / "signer", Accounts()
     for one in (tls, signer):
         one.mkdir(parents=True)
     made = certificates(tls)
-    _sign(authority, signer, signer_until)
+    authority = make_authority("ai-models-token-root", _now() - 2 * LEAF_LIFE)
+    _sign(authority, signer, _now() - LEAF_LIFE + signer_left)
     health_port = free_port()
     with serve(accounts) as api:
 
