@@ -5,6 +5,7 @@ decided by the operator.
 """
 
 import dataclasses
+import datetime
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -257,6 +258,7 @@ class ModelObject:
         retry: value of the retry annotation, cut to a bounded length.
         source: what the spec names, or why it cannot be told.
         status: as it is, not interpreted.
+        created_at: Unix seconds; 0 when it cannot be told.
     """
 
     kind: Kind
@@ -270,6 +272,7 @@ class ModelObject:
     retry: str
     source: ModelSource | UsageError
     status: Mapping[str, Any]
+    created_at: float = 0.0
 
     @classmethod
     def from_raw(cls, kind: Kind, raw: Mapping[str, Any]) -> Self:
@@ -296,6 +299,7 @@ class ModelObject:
             retry=str(annotations.get(names.ANNOTATION_RETRY, ""))[:MAX_RETRY_CHARS],
             source=source,
             status=_mapping(raw.get("status")),
+            created_at=_unix_seconds(meta.get("creationTimestamp")),
         )
 
     @property
@@ -318,6 +322,14 @@ class ModelObject:
 
 def _mapping(raw: object) -> Mapping[str, Any]:
     return raw if isinstance(raw, Mapping) else {}
+
+
+def _unix_seconds(raw: object) -> float:
+    """Seconds of a time as Kubernetes writes it (RFC 3339); 0 for anything else."""
+    try:
+        return max(0.0, datetime.datetime.fromisoformat(_lenient(raw)).timestamp())
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _lenient(raw: object) -> str:

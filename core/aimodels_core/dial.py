@@ -30,6 +30,7 @@ def connect(
     trusted: bool,
     timeout_seconds: float,
     private_cidrs: tuple[str, ...] = (),
+    authorities: str = "",
 ) -> http.client.HTTPConnection:
     """Open a connection whose socket is already connected; it never connects again by itself.
 
@@ -43,13 +44,14 @@ def connect(
         trusted: addresses that are not global are fine too.
         timeout_seconds: for connecting and the TLS handshake together, then the time-out of the socket.
         private_cidrs: networks that are fine even if not global.
+        authorities: PEM text with further authorities, for those who have them in no file.
 
     Raises:
         SourceUnavailable: codes DnsFailed, AddressRefused, ConnectFailed, TlsFailed.
         UsageError: the CA file cannot be read.
     """
     deadline = time.monotonic() + timeout_seconds
-    context = tls_context(ca_file) if tls else None
+    context = tls_context(ca_file, authorities) if tls else None
     raw = _dial(host, _permitted(host, port, trusted=trusted, private_cidrs=private_cidrs), deadline)
     try:
         connection = _wrap(raw, host, port, context, deadline)
@@ -131,8 +133,8 @@ def _why(error: OSError) -> str:
     return "timed out" if isinstance(error, TimeoutError) else (error.strerror or type(error).__name__)
 
 
-def tls_context(ca_file: str) -> ssl.SSLContext:
-    """Return a verifying context, shared by callers with the same CA file and made again when the file changes.
+def tls_context(ca_file: str, authorities: str = "") -> ssl.SSLContext:
+    """Return a verifying context, shared by callers with the same authorities and made again when the file changes.
 
     Raises:
         UsageError: the file is missing or holds no certificate.
@@ -142,11 +144,11 @@ def tls_context(ca_file: str) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         hint = " (want the name of a PEM file, got its text)" if "BEGIN CERT" in ca_file else f" {ca_file[:200]}"
         raise UsageError(f"CA file{hint}: cannot be read", code="CaFileInvalid") from error
-    return _context(ca_file, (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else ())
+    return _context(ca_file, (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else (), authorities)
 
 
 @functools.lru_cache(maxsize=16)
-def _context(ca_file: str, version: tuple[int, ...]) -> ssl.SSLContext:
+def _context(ca_file: str, version: tuple[int, ...], authorities: str) -> ssl.SSLContext:
     """Make a context; `version` only tells changed files apart."""
     del version
     context = ssl.create_default_context()
@@ -155,4 +157,9 @@ def _context(ca_file: str, version: tuple[int, ...]) -> ssl.SSLContext:
             context.load_verify_locations(ca_file)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"CA file {ca_file[:200]}: want PEM certificates", code="CaFileInvalid") from error
+    try:
+        if authorities:
+            context.load_verify_locations(cadata=authorities)
+    except (ValueError, ssl.SSLError) as error:
+        raise UsageError("authorities: want PEM certificates", code="CaFileInvalid") from error
     return context

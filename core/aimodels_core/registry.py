@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from aimodels_core import hosts
 from aimodels_core.digest import Digest
@@ -160,6 +160,22 @@ class Registry:
             return
         raise SourceUnavailable(f"blob {digest}: the signed URL was refused twice", code="TicketExpired")
 
+    def size(self, digest: Digest) -> int:
+        """Return how many bytes a blob has, as the registry tells without sending them.
+
+        Raises:
+            NotPublished: code BlobUnknown.
+            SourceDenied, SourceUnavailable, RateLimited.
+        """
+        answer = self._call(f"{self._root}/blobs/{digest}", {}, method="HEAD", max_bytes=0, follow=True)
+        if answer.status != 200:
+            self._refuse(answer, f"blob {digest}", missing="BlobUnknown")
+        length = answer.headers.get("content-length", "")
+        if not re.fullmatch(r"\d{1,19}", length):
+            message = f"{redact(answer.url)}: want the length of a blob, got {length[:40]!r}"
+            raise SourceUnavailable(message, code="BadAnswer")
+        return int(length)
+
     def _read_once(self, digest: Digest, headers: dict[str, str], ok: tuple[int, ...], into: memoryview) -> Answer:
         target = self._target(digest)
         if not target:
@@ -208,19 +224,10 @@ class Registry:
             self._targets[digest] = (url, self._clock() + _lifetime(url))
         return url
 
-    def _call(
-        self,
-        url: str,
-        headers: dict[str, str],
-        *,
-        max_bytes: int,
-        ok: tuple[int, ...] = (200,),
-        follow: bool = False,
-        into: memoryview | None = None,
-    ) -> Answer:
-        """Make a request with the token there is; a 401 gets one new token."""
+    def _call(self, url: str, headers: dict[str, str], *, method: str = "GET", **limits: Any) -> Answer:
+        """Make a request with the token there is; a 401 gets one new token. `limits` as of `Transport.call`."""
         authorization = self._tokens.header()
-        send = functools.partial(self._transport.call, "GET", url, max_bytes=max_bytes, ok=ok, follow=follow, into=into)
+        send = functools.partial(self._transport.call, method, url, **limits)
         answer = send(headers={**headers, **authorization})
         if answer.status != 401:
             return answer

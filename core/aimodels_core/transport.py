@@ -66,6 +66,7 @@ class Transport:
         *,
         policy: Policy = Policy(),
         ca_file: str = "",
+        authorities: str = "",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
         jitter: Callable[[], float] = random.random,
@@ -74,9 +75,9 @@ class Transport:
         self.policy = policy
         self._aborted = threading.Event()
         self._clock, self._sleep, self._jitter = clock, sleep or self._aborted.wait, jitter
-        self._connections = Connections(functools.partial(self._open, ca_file), clock=clock)
+        self._connections = Connections(functools.partial(self._open, ca_file, authorities), clock=clock)
 
-    def _open(self, ca_file: str, place: hosts.Origin) -> http.client.HTTPConnection:
+    def _open(self, ca_file: str, authorities: str, place: hosts.Origin) -> http.client.HTTPConnection:
         return connect(
             place.host,
             place.port,
@@ -85,6 +86,7 @@ class Transport:
             trusted=self.rules.may_be_private(place.host),
             timeout_seconds=self.policy.connect_seconds,
             private_cidrs=self.rules.private_cidrs,
+            authorities=authorities,
         )
 
     def call(  # noqa: PLR0913 - everything that a request may say

@@ -111,6 +111,23 @@ def test_ranges_are_exact(real: str, start: int, length: int) -> None:
     assert buffer == data[start : start + length]
 
 
+def test_the_size_of_a_blob_is_told_without_its_bytes(real: str) -> None:
+    registry = reader(real)
+
+    assert {digest: registry.size(digest) for digest in MODEL.blobs} == {d: len(b) for d, b in MODEL.blobs.items()}
+    with pytest.raises(NotPublished) as caught:
+        registry.size(Digest.of(b"nothing"))
+    assert caught.value.code == "BlobUnknown"
+
+
+@pytest.mark.parametrize("length", [-1, 2**70], ids=["none", "absurd"])
+def test_a_size_that_is_not_told_is_not_guessed(length: int) -> None:
+    with serve(lambda _: Reply(length=length)) as server, pytest.raises(SourceUnavailable) as caught:
+        reader(server.url).size(WEIGHTS)
+
+    assert caught.value.code == "BadAnswer"
+
+
 def test_a_size_that_the_registry_does_not_confirm_is_refused(real: str) -> None:
     with pytest.raises(SourceUnavailable) as caught:
         reader(real).read(WEIGHTS, 1500 * KIB + 14, 0, memoryview(bytearray(100)))
@@ -129,8 +146,10 @@ def test_o54_blobs_come_through_the_redirect_to_a_real_object_store(tmp_path: Pa
         with servers.registry(Path("dmcr"), s3=s3, redirect=True) as url:
             registry = reader(url)
             pull.pull(registry, registry.resolve("first")[0], target, tuning=TUNING)
+            size = registry.size(WEIGHTS)
 
     assert files_in(target) == MODEL.files
+    assert size == len(MODEL.files["model.safetensors"])
 
 
 # A simulator of registries with odd traits.
