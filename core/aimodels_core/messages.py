@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -43,6 +44,13 @@ def _text(raw: Mapping[str, Any], key: str, *, default: str = "", limit: int = 4
     return value
 
 
+def _seconds(raw: Mapping[str, Any], key: str) -> float:
+    value = raw.get(key, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{key}: want Unix seconds of at least 0, got {str(value)[:40]}")
+    return float(value)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Want:
     """A model that should be in the store.
@@ -56,6 +64,7 @@ class Want:
         scope: the repository that the model belongs to: `cluster`, `ns/<namespace>`, `local`.
         credential: token for the source; kept in memory only and outside `spec_hash`.
         retry: anything new tries again what failed for good.
+        created: Unix seconds; who is older gets space first; 0 for the time of its arrival. Outside `spec_hash`.
     """
 
     uid: str
@@ -66,10 +75,11 @@ class Want:
     revision: str = ""
     credential: str = dataclasses.field(default="", repr=False)
     retry: str = ""
+    created: float = 0.0
 
     @property
     def spec_hash(self) -> str:
-        """Identify what was asked for, without the credential and the resolved revision."""
+        """Identify what was asked for, without the credential, the resolved revision and its age."""
         text = json.dumps([self.uid, self.name, self.generation, self.url, self.scope, self.retry])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -83,7 +93,7 @@ class Want:
         raw = json.loads(data)
         if not isinstance(raw, dict):
             raise ValueError(f"want: want a JSON object, got {type(raw).__name__}")  # noqa: TRY004 - bad input, not a bug
-        unknown = raw.keys() - {"name", "generation", "url", "scope", "revision", "credential", "retry"}
+        unknown = raw.keys() - {"name", "generation", "url", "scope", "revision", "credential", "retry", "created"}
         if unknown:
             raise ValueError(f"want: unknown fields {sorted(unknown)}")
         generation = raw.get("generation", 0)
@@ -98,6 +108,7 @@ class Want:
             revision=_text(raw, "revision", limit=256),
             credential=_text(raw, "credential", limit=8192),
             retry=_text(raw, "retry", limit=128),
+            created=_seconds(raw, "created"),
         )
         if not want.url:
             raise ValueError("url: want it not empty")

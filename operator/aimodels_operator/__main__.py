@@ -11,13 +11,13 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from aimodels_core import serving
 from aimodels_core.api import MODEL_KINDS
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
 from aimodels_core.names import HomeSecret
-from aimodels_operator import dataplane, kube
+from aimodels_operator import collecting, dataplane, kube, meters, readback
 from aimodels_operator.bootstrap import Start
 from aimodels_operator.coordinator import CoordinatorClient
 from aimodels_operator.dataplane import Dataplane
@@ -27,7 +27,7 @@ from aimodels_operator.kube import Kube
 from aimodels_operator.leader import Leader, Place
 from aimodels_operator.meters import Meters
 from aimodels_operator.reconcile import Reconciler
-from aimodels_operator.settings import Settings, from_env, sources_of
+from aimodels_operator.settings import Settings, coordinator_arguments, from_env, sources_of
 
 log = logging.getLogger("aimodels_operator")
 
@@ -47,12 +47,13 @@ class Operator:
         self._kube = Kube(kube.configuration(settings.kubeconfig))
         self._meters = Meters()
         self._leader = Leader(self._kube, Place(settings.namespace, settings.lease, settings.identity))
-        self._reconciler = Reconciler(self._kube, self._leader.check, self._meters)
         self._household = Household(self._kube, self._leader.check, settings.namespace, sources_of(settings))
+        self._reader = self._of_registry(settings)
+        self._reconciler = Reconciler(self._kube, self._leader.check, self._meters, registry=self._reader)
         self._client = CoordinatorClient(
             settings.coordinator_url,
             self._household.access,
-            self._reconciler.changed,
+            self._changed,
             now=lambda: datetime.datetime.now(datetime.UTC),
         )
         self._dataplane = self._in_ray(settings)
@@ -77,13 +78,31 @@ class Operator:
             return None
         return Dataplane(
             dataplane.checked_url(settings.ray_url),
-            Start.of(settings.coordinator_command, importlib.metadata.version("ai-models")),
+            Start.of(coordinator_arguments(settings), importlib.metadata.version("ai-models")),
             (settings.namespace, HomeSecret.RAY.value),
             self._kube,
             check=self._leader.check,
             silent_seconds=self._client.silent_seconds,
             blame=self._client.blame,
         )
+
+    def _of_registry(self, settings: Settings) -> readback.Reader | None:
+        """What reads published models back; None when nothing does."""
+        if not settings.dmcr_url:
+            return None
+
+        def authorities() -> str:
+            found = ((HomeSecret.SERVING_ROOT, "tls.crt"), (HomeSecret.S3_CA, "ca.crt"))
+            return "\n".join(filter(None, (self._household.text(name, key) for name, key in found)))
+
+        place = readback.Place(settings.dmcr_url, settings.dmcr_token_file, settings.dmcr_redirect_url)
+        return readback.Reader(place, authorities)
+
+    def _changed(self, uids: Iterable[str] | None) -> None:
+        """Take in what is new of the coordinator."""
+        if uids is not None:
+            self._meters.moved.take(self._client.states)
+        self._reconciler.changed(uids)
 
     async def _lead(self, stopping: "asyncio.Task[bool]") -> int:
         keeping = asyncio.create_task(self._leader.keep())
@@ -99,6 +118,8 @@ class Operator:
         if self._informer is not None:
             await self._informer.stop()
         await self._client.close()
+        if self._reader is not None:
+            self._reader.close()
         with contextlib.suppress(AiModelsError):
             await self._leader.release()
         if stopping in done:
@@ -120,6 +141,8 @@ class Operator:
             self._informer.start()
             group.create_task(self._client.follow())
             group.create_task(self._reconciler.run(self._client))
+            known, check = self._reconciler.known, self._leader.check
+            group.create_task(collecting.run(self._client, known.memories, check, self._meters))
             words = await self._informer.ended
             raise ClusterUnavailable(f"informer: ended: {words}", code="Informer")
 
@@ -147,6 +170,7 @@ class Operator:
         gauges = {
             "queue_depth": len(self._reconciler.dirty),
             "home_trouble": len(self._household.troubles),
+            "publications_throttled": meters.throttled(self._client.states.values()),
             "leader": float(self._leader.leads),
             "ray_answers": float(self._dataplane is not None and self._dataplane.answers),
             "coordinator_answers": float(self._client.link.silent_since is None and bool(self._client.link.epoch)),

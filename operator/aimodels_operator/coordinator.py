@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 30
 _CALL_SECONDS = 30.0
+_COLLECT_SECONDS = 600.0
 _CONNECT_SECONDS = 5.0
 _MAX_BYTES = 64 * 1024 * 1024
 _MOST_SILENT_SECONDS = 10.0
@@ -108,6 +109,21 @@ class CoordinatorClient:
             UsageError: it was refused.
         """
         await self._call("DELETE", f"/v1/models/{uid}?scope={urllib.parse.quote(scope, safe='')}")
+
+    async def collect(self) -> int:
+        """Have the coordinator remove what nobody names; returns the bytes that were freed.
+
+        Raises:
+            CoordinatorUnavailable: it may be asked again.
+            UsageError: it was refused.
+        """
+        body = b'{"now": false}'
+        _, data = await self._call("POST", "/v1/collect", data=body, seconds=_COLLECT_SECONDS)
+        try:
+            return int(json.loads(data)["size_bytes"])
+        except (KeyError, TypeError, ValueError) as error:
+            words = f"collection: not understood: {type(error).__name__}"
+            raise CoordinatorUnavailable(words, code="Answer") from error
 
     async def follow(self) -> None:
         """Keep the snapshot up to date until cancelled."""

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_SECONDS = 30.0
 _TOKEN_BYTES = 32
+_ALL = "all"
 _LABELS = {"heritage": "deckhouse", "module": "ai-models", "app.kubernetes.io/name": "ai-models"}
 
 Raw = dict[str, Any]
@@ -79,11 +80,11 @@ class Household:
         self._now = now
         self._sleep = sleep
         self._held: dict[HomeSecret, Values] = {}
-        self.troubles: dict[HomeSecret, str] = {}
+        self.troubles: dict[str, str] = {}
         self.settled = asyncio.Event()
 
     async def keep(self) -> None:
-        """Look after the Secrets until cancelled; `settled` is set when they were looked at once.
+        """Look after the Secrets until cancelled; `settled` is set after the first try, whatever came of it.
 
         Raises:
             LeadershipLost.
@@ -93,12 +94,12 @@ class Household:
             try:
                 await self.look()
                 failures = 0
-                self.settled.set()
-                await self._sleep(LOOK_EVERY_SECONDS)
             except ClusterUnavailable as error:
                 failures += 1
-                log.warning("secrets at home not looked after", extra={"error": error.message})
-                await self._sleep(back_off(failures, most_seconds=LOOK_EVERY_SECONDS))
+                if error.code != "Conflict":
+                    self._tell({**self.troubles, _ALL: error.message})
+            self.settled.set()
+            await self._sleep(back_off(failures, most_seconds=LOOK_EVERY_SECONDS) if failures else LOOK_EVERY_SECONDS)
 
     async def look(self) -> None:
         """Look once, and make what has to be made.
@@ -107,7 +108,7 @@ class Household:
             ClusterUnavailable: look again; code Conflict when somebody else wrote meanwhile.
             LeadershipLost.
         """
-        troubles: dict[HomeSecret, str] = {}
+        troubles: dict[str, str] = {}
         names = [*home.recipes(self._namespace), *self._sources]
         found = {name: await self._get(self._namespace, name, name, troubles) for name in names}
         raws = {name: raw for name, raw in found.items() if name not in troubles}
@@ -138,11 +139,11 @@ class Household:
         authority = self.text(HomeSecret.SERVING_ROOT, home.CERTIFICATE)
         if token and authority:
             return Access(token, authority)
-        found = (self.troubles.get(name, "") for name in (HomeSecret.COORDINATOR, HomeSecret.SERVING_ROOT))
+        found = (self.troubles.get(name, "") for name in (HomeSecret.COORDINATOR, HomeSecret.SERVING_ROOT, _ALL))
         words = "; ".join(filter(None, found)) or f"Secrets in {self._namespace} are not there yet"
         raise CoordinatorUnavailable(words, code="Home")
 
-    async def _get(self, namespace: str, name: str, about: HomeSecret, troubles: dict[HomeSecret, str]) -> Raw | None:
+    async def _get(self, namespace: str, name: str, about: HomeSecret, troubles: dict[str, str]) -> Raw | None:
         """Read a Secret; one that may not be read is a trouble."""
         try:
             return await self._store.get_secret(namespace, name)
@@ -152,7 +153,7 @@ class Household:
             troubles[about] = f"Secret {namespace}/{name}: not read: {error.message}"
             return None
 
-    async def _read_sources(self, troubles: dict[HomeSecret, str]) -> dict[HomeSecret, Values]:
+    async def _read_sources(self, troubles: dict[str, str]) -> dict[HomeSecret, Values]:
         found: dict[HomeSecret, Values] = {}
         for about, (namespace, name) in self._sources.items():
             raw = await self._get(namespace, name, about, troubles)
@@ -168,7 +169,7 @@ class Household:
         decision: Decision,
         raws: Mapping[HomeSecret, Raw | None],
         now: datetime.datetime,
-        troubles: dict[HomeSecret, str],
+        troubles: dict[str, str],
     ) -> None:
         """Carry a decision out; a Secret that may not be written is a trouble, also of what depends on it."""
         for make in decision.makes:
@@ -211,13 +212,13 @@ class Household:
             case home.Copy(values):
                 return values
 
-    def _tell(self, troubles: dict[HomeSecret, str]) -> None:
-        """Log what is new about troubles, once."""
+    def _tell(self, troubles: dict[str, str]) -> None:
+        """Take troubles in, and log what is new about them."""
         for name, words in troubles.items():
             if self.troubles.get(name) != words:
-                log.warning("secret at home in trouble", extra={"secret": str(name), "error": words})
+                log.warning("secrets at home in trouble", extra={"secret": str(name), "error": words})
         for name in self.troubles.keys() - troubles.keys():
-            log.info("secret at home is well again", extra={"secret": str(name)})
+            log.info("secrets at home are well again", extra={"secret": str(name)})
         self.troubles = troubles
 
 

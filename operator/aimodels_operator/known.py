@@ -4,6 +4,7 @@ import dataclasses
 
 from aimodels_core.api import ModelObject
 from aimodels_operator.model import Sent
+from aimodels_operator.readings import Reading
 
 
 @dataclasses.dataclass(slots=True)
@@ -15,8 +16,11 @@ class Memory:
         sent: what the coordinator was last told.
         sent_at: monotonic seconds of that.
         refused: why the coordinator did not take it.
+        withheld: there is no token to send it with.
         removed: the coordinator has removed it.
         remove_trouble: why it could not.
+        reading: what reading its artifact back has shown.
+        being_read: that goes on now.
         written_at: monotonic seconds of the last write to its status.
         failures: in a row.
     """
@@ -25,8 +29,11 @@ class Memory:
     sent: Sent | None = None
     sent_at: float = 0.0
     refused: str = ""
+    withheld: bool = False
     removed: bool = False
     remove_trouble: str = ""
+    reading: Reading = dataclasses.field(default_factory=Reading)
+    being_read: bool = False
     written_at: float = float("-inf")
     failures: int = 0
 
@@ -51,6 +58,10 @@ class Known:
     def models(self) -> tuple[ModelObject, ...]:
         """The newest version of each object."""
         return tuple(memory.model for memory in self._memories.values())
+
+    def memories(self) -> tuple[Memory, ...]:
+        """What is kept of each object."""
+        return tuple(self._memories.values())
 
     def take(self, model: ModelObject) -> bool:
         """Keep a version of an object unless a newer one is known; says whether it was kept."""

@@ -1,12 +1,64 @@
-"""What the operator counts, and how it is shown (Prometheus' text format)."""
+"""What the operator counts, and how it is shown (Prometheus' text format); docs/metrics.md says what each means."""
 
 import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from aimodels_core.api import ModelObject
+from aimodels_core.api import ConditionType, ModelObject, Reason
+from aimodels_core.messages import PublicationState, Stage
 
-_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+_RECONCILE_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+_READ_BACK_BOUNDS = (0.1, 0.5, 2.0, 10.0, 60.0, 300.0)
+_REASONS = frozenset(reason.value for reason in Reason)
+
+
+class Histogram:
+    """How long something takes.
+
+    Args:
+        bounds: upper bounds of the buckets, in seconds, ascending.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self._counts[bisect.bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def lines(self, name: str) -> list[str]:
+        """Render it."""
+        lines, total = [f"# TYPE {name} histogram"], 0
+        for bound, n in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            total += n
+            lines.append(f'{name}_bucket{{le="{bound}"}} {total}')
+        return [*lines, f"{name}_sum {self._sum}", f"{name}_count {total}"]
+
+
+class Moved:
+    """Bytes that publications moved and reused, added up from snapshot to snapshot; the first one only begins it."""
+
+    def __init__(self) -> None:
+        self.transferred = 0
+        self.reused = 0
+        self._seen: Mapping[str, PublicationState] | None = None
+
+    def take(self, states: Mapping[str, PublicationState]) -> None:
+        """Take in a snapshot."""
+        seen, self._seen = self._seen, dict(states)
+        if seen is None:
+            return
+        for uid, state in states.items():
+            before = seen.get(uid)
+            if before is None or before.spec_hash != state.spec_hash:
+                before = PublicationState(uid, state.generation, state.spec_hash)
+            grown = state.bytes_transferred - before.bytes_transferred
+            self.transferred += grown if grown >= 0 else state.bytes_transferred
+            if state.stage is Stage.READY and before.stage is not Stage.READY:
+                self.reused += state.bytes_reused
 
 
 class Meters:
@@ -14,9 +66,12 @@ class Meters:
 
     def __init__(self) -> None:
         self.writes = 0
+        self.moved = Moved()
         self._errors: Counter[str] = Counter()
-        self._seconds = [0] * (len(_BOUNDS) + 1)
-        self._sum = 0.0
+        self._reconcile = Histogram(_RECONCILE_BOUNDS)
+        self._collections: Counter[str] = Counter()
+        self._read_backs: Counter[str] = Counter()
+        self._read_back = Histogram(_READ_BACK_BOUNDS)
 
     def count(self, code: str) -> None:
         """Count an error."""
@@ -24,30 +79,54 @@ class Meters:
 
     def observe(self, seconds: float) -> None:
         """Count a look at an object."""
-        self._seconds[bisect.bisect_left(_BOUNDS, seconds)] += 1
-        self._sum += seconds
+        self._reconcile.observe(seconds)
+
+    def read_back(self, seconds: float, *, good: bool) -> None:
+        """Count a reading of an artifact through the registry."""
+        self._read_backs["good" if good else "failed"] += 1
+        self._read_back.observe(seconds)
+
+    def collected(self, *, good: bool) -> None:
+        """Count a collection that the coordinator was asked for."""
+        self._collections["good" if good else "failed"] += 1
 
     def render(
         self, models: Iterable[ModelObject], calls: Mapping[tuple[str, str, int], int], gauges: Mapping[str, float]
     ) -> str:
         """Render everything; names of models are not in it."""
-        phases = Counter((model.kind.name, str(model.status.get("phase", ""))) for model in models)
+        kinds = Counter(map(_kind, models))
         lines = ["# TYPE aimodels_models gauge"]
-        lines += [
-            f'aimodels_models{{kind="{kind}",phase="{phase}"}} {n}' for (kind, phase), n in sorted(phases.items())
-        ]
-        lines += ["# TYPE aimodels_status_writes_total counter", f"aimodels_status_writes_total {self.writes}"]
-        lines += ["# TYPE aimodels_errors_total counter"]
-        lines += [f'aimodels_errors_total{{code="{code}"}} {n}' for code, n in sorted(self._errors.items())]
+        for (kind, phase, reason), n in sorted(kinds.items()):
+            lines.append(f'aimodels_models{{kind="{kind}",phase="{phase}",reason="{reason}"}} {n}')
+        lines += _counter("status_writes", "", {"": self.writes})
+        lines += _counter("errors", "code", self._errors)
         lines += ["# TYPE aimodels_api_calls_total counter"]
         for (verb, resource, status), n in sorted(calls.items()):
             lines.append(f'aimodels_api_calls_total{{verb="{verb}",resource="{resource}",status="{status}"}} {n}')
-        lines += ["# TYPE aimodels_reconcile_seconds histogram"]
-        total = 0
-        for bound, n in zip((*map(str, _BOUNDS), "+Inf"), self._seconds, strict=True):
-            total += n
-            lines.append(f'aimodels_reconcile_seconds_bucket{{le="{bound}"}} {total}')
-        lines += [f"aimodels_reconcile_seconds_sum {self._sum}", f"aimodels_reconcile_seconds_count {total}"]
+        lines += _counter("publication_transferred_bytes", "", {"": self.moved.transferred})
+        lines += _counter("publication_reused_bytes", "", {"": self.moved.reused})
+        lines += _counter("collections_asked", "result", self._collections)
+        lines += _counter("read_backs", "result", self._read_backs)
+        lines += self._read_back.lines("aimodels_read_back_seconds")
+        lines += self._reconcile.lines("aimodels_reconcile_seconds")
         for name, value in sorted(gauges.items()):
             lines += [f"# TYPE aimodels_{name} gauge", f"aimodels_{name} {value:g}"]
         return "\n".join(lines) + "\n"
+
+
+def throttled(states: Iterable[PublicationState]) -> int:
+    """How many publications wait because their source limits its rate."""
+    return sum(s.stage.running and s.trouble is not None and s.trouble.code == "RateLimited" for s in states)
+
+
+def _kind(model: ModelObject) -> tuple[str, str, str]:
+    """Kind, phase and reason; what a stranger may have written as a reason is one of a closed set."""
+    ready = model.conditions().get(ConditionType.READY.value)
+    reason = ready.reason if ready is not None else ""
+    return model.kind.name, str(model.status.get("phase", "")), reason if reason in (*_REASONS, "") else "other"
+
+
+def _counter(name: str, label: str, counts: Mapping[str, int]) -> list[str]:
+    full = f"aimodels_{name}_total"
+    values = [f'{full}{{{label}="{key}"}} {n}' if label else f"{full} {n}" for key, n in sorted(counts.items())]
+    return [f"# TYPE {full} counter", *values]

@@ -10,35 +10,18 @@ import hashlib
 from typing import Any
 
 from aimodels_core import names
-from aimodels_core.api import (
-    FAILURES,
-    CatalogSource,
-    ConditionType,
-    ModelObject,
-    Phase,
-    Reason,
-    UploadSource,
-    UrlSource,
-)
+from aimodels_core.api import FAILURES, CatalogSource, ModelObject, Phase, Reason, UploadSource, UrlSource
 from aimodels_core.errors import UsageError
 from aimodels_core.messages import PublicationState, Stage, Trouble, Want
-from aimodels_operator import status
+from aimodels_operator import events, status, wording
+from aimodels_operator.readings import Reading
 from aimodels_operator.status import Told
-from aimodels_operator.writes import Again, Emit, PatchStatus, PutWant, Remove, SetFinalizers, Write
+from aimodels_operator.writes import Again, PatchStatus, PutWant, ReadBack, Remove, SetFinalizers, Write
 
 PATIENCE = datetime.timedelta(minutes=10)
 """A publication that has failed for longer than this shows Failed (design 2.1)."""
 LOOK_EVERY = datetime.timedelta(seconds=60)
 """A changed or later created Secret, or a want that got lost, is seen within this time."""
-
-_WORDS = {
-    Stage.QUEUED: "waits for its turn",
-    Stage.RESOLVING: "asks the source for its revision and files",
-    Stage.PLANNING: "reads headers and plans the transfer",
-    Stage.MOVING: "moves the files",
-    Stage.COMMITTING: "writes the manifest",
-    Stage.WAITING: "waits for the next attempt",
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +88,7 @@ class Observed:
         refused: why it did not take the last want.
         removed: it has removed the model.
         remove_trouble: why it could not.
+        reading: what reading the artifact back has shown; None where no registry is read.
     """
 
     model: ModelObject
@@ -116,12 +100,18 @@ class Observed:
     refused: str = ""
     removed: bool = False
     remove_trouble: str = ""
+    reading: Reading | None = None
+
+
+def is_wanted(model: ModelObject) -> bool:
+    """Whether the coordinator should have its want: it is to be published, and has neither succeeded nor failed."""
+    done = model.deleting or status.is_ready(model) or status.has_failed_for_good(model)
+    return isinstance(model.source, UrlSource) and not done
 
 
 def needs_secret(model: ModelObject) -> str:
     """Name the Secret whose content a decision about this object wants; empty for none."""
-    done = model.deleting or status.is_ready(model) or status.has_failed_for_good(model)
-    return model.source.secret_name if isinstance(model.source, UrlSource) and not done else ""
+    return model.source.secret_name if isinstance(model.source, UrlSource) and is_wanted(model) else ""
 
 
 def decide(seen: Observed) -> list[Write]:
@@ -155,6 +145,7 @@ def want_of(model: ModelObject, source: UrlSource, token: str) -> Want:
         revision=status.kept_revision(model),
         credential=token,
         retry=model.retry,
+        created=model.created_at,
     )
 
 
@@ -176,7 +167,7 @@ def _url(seen: Observed, source: UrlSource) -> list[Write]:
     state = seen.publication
     current = state if state is not None and state.spec_hash == want.spec_hash else None
     if current is not None and current.stage is Stage.READY and current.published is not None:
-        return _patch(seen, status.ready(model, current, seen.now))
+        return _published(seen, current, current.published.digest)
     if current is None and status.is_ready(model):
         return _patch(seen, status.repaired(model, Phase.READY))
     if current is None and status.has_failed_for_good(model):
@@ -190,6 +181,23 @@ def _url(seen: Observed, source: UrlSource) -> list[Write]:
     if flips_in is not None:
         again.append(Again(flips_in))
     return [*put, *_show(seen, told), *again]
+
+
+def _published(seen: Observed, state: PublicationState, digest: str) -> list[Write]:
+    """Decide about a model that the coordinator has published: it is Ready once the registry serves it."""
+    model = seen.model
+    if seen.reading is None or seen.reading.of(digest).good or status.ready_digest(model) == digest:
+        return _patch(seen, status.ready(model, state, seen.now))
+    found = seen.reading.of(digest)
+    wait = found.wait(seen.now)
+    due: list[Write] = [ReadBack(model.scope, digest)] if wait <= datetime.timedelta() else []
+    again: list[Write] = [] if due else [Again(wait)]
+    if found.trouble is None:
+        told = Told(Reason.PUBLISHING, wording.READS_BACK, state, Stage.COMMITTING, state.revision)
+        return [*due, *_show(seen, told), *again]
+    told, flips_in = _hindered(seen, found.shown(state), found.trouble, state.revision)
+    again += [Again(flips_in)] if flips_in is not None else []
+    return [*due, *_show(seen, told), *again]
 
 
 def _works(state: PublicationState) -> bool:
@@ -221,12 +229,12 @@ def _told(
     trouble = current.trouble
     if current.stage is Stage.FAILED:
         final = current.next_retry_at is None
-        words = _help(trouble, seen.model, source) if trouble is not None else "failed"
+        words = wording.of_failure(trouble, seen.model, source) if trouble is not None else "failed"
         stage = Stage.FAILED if final else Stage.WAITING
         return Told(_reason(trouble), words, current, stage, revision), None
     if trouble is not None and _hinders(current):
         return _hindered(seen, current, trouble, revision)
-    words = _WORDS.get(current.stage, "")
+    words = wording.OF_STAGES.get(current.stage, "")
     if seen.link.holder and current.stage is Stage.QUEUED:
         words = f"waits for the store, which {seen.link.holder} writes to"
     return Told(Reason.PUBLISHING, words, current, current.stage, revision), None
@@ -272,19 +280,6 @@ def _reason(trouble: Trouble | None) -> Reason:
     return failures.get(trouble.reason, Reason.PUBLICATION_FAILED) if trouble is not None else Reason.PUBLICATION_FAILED
 
 
-def _help(trouble: Trouble, model: ModelObject, source: UrlSource) -> str:
-    """Add to the words of a denied access which Secret was used, or how one is named."""
-    if trouble.code not in ("Gated", "PrivateOrMissing", "TokenRefused", "SourceDenied"):
-        return trouble.message
-    if source.secret_name:
-        return f"{trouble.message} (with the token of Secret {model.namespace}/{source.secret_name})"
-    if model.kind.namespaced:
-        return f"{trouble.message} (no token was sent: spec.source.authSecretRef names none)"
-    return (
-        f"{trouble.message} (with the administrator's token, sources.huggingFace.credentialsSecretName, if it is set)"
-    )
-
-
 def _show(seen: Observed, told: Told) -> list[Write]:
     return _patch(seen, status.unfinished(seen.model, told, seen.now))
 
@@ -294,29 +289,4 @@ def _patch(seen: Observed, new: dict[str, Any]) -> list[Write]:
     patch = status.difference(old, new)
     if not patch:
         return []
-    return [PatchStatus(patch, status.urgency(old, patch)), *_events(seen.model, new)]
-
-
-def _events(model: ModelObject, new: dict[str, Any]) -> list[Write]:
-    """Tell people of a change of phase, of the reason of a failure, and of what delays a publication."""
-    before = model.conditions().get(ConditionType.READY.value)
-    after = next((c for c in new.get("conditions", ()) if c["type"] == ConditionType.READY.value), None)
-    if after is None:
-        return []
-    reason, message = str(after["reason"]), str(after["message"])
-    phase = Phase(new["phase"])
-    changed = model.status.get("phase") != phase.value or before is None or before.reason != reason
-    if phase is Phase.PUBLISHING:
-        waiting = new.get("publication", {}).get("stage") == Stage.WAITING.value
-        if waiting and (before is None or before.message != message):
-            return [Emit(warning=True, reason="PublicationDelayed", message=message)]
-        return [Emit(warning=False, reason="PublicationStarted", message=message)] if changed else []
-    if not changed:
-        return []
-    if phase is Phase.READY:
-        artifact = new.get("artifact", {})
-        words = f"{artifact.get('digest', '')}, {artifact.get('sizeBytes', 0)} bytes"
-        return [Emit(warning=False, reason="PublicationSucceeded", message=words)]
-    if phase is Phase.FAILED:
-        return [Emit(warning=True, reason=reason, message=message)]
-    return [Emit(warning=False, reason="Deleting", message=message)] if phase is Phase.DELETING else []
+    return [PatchStatus(patch, status.urgency(old, patch)), *events.of_change(seen.model, new)]

@@ -22,7 +22,9 @@ from aimodels_operator.kube import Kube
 from aimodels_operator.meters import Meters
 from aimodels_operator.model import Link, Observed, Sent
 from aimodels_operator.pacing import Bucket, back_off
-from aimodels_operator.writes import Again, Emit, PatchStatus, PutWant, Remove, SetFinalizers, Urgency, Write
+from aimodels_operator.posting import Poster
+from aimodels_operator.readback import ReadBacks, Source
+from aimodels_operator.writes import Again, Emit, PatchStatus, PutWant, ReadBack, Remove, SetFinalizers, Urgency, Write
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,6 @@ WORKERS = 16
 WRITES_PER_SECOND = 200.0
 PROGRESS_EVERY_SECONDS = 5.0
 RESYNC_EVERY_SECONDS = 600.0
-_EVENTS_MOST = 1000
 _SENT_SECONDS = 30.0
 """A want that a snapshot does not show after this was lost."""
 
@@ -65,6 +66,7 @@ class Reconciler:
         kube: the API server.
         check: the fence; raises LeadershipLost.
         meters: counts.
+        registry: where published artifacts are read back from; None for nowhere.
         clock: seconds, monotonic.
         now: aware.
     """
@@ -75,6 +77,7 @@ class Reconciler:
         check: Callable[[], None],
         meters: Meters,
         *,
+        registry: Source | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
@@ -84,9 +87,10 @@ class Reconciler:
         self._clock = clock
         self._now = now
         self._coordinator: Coordinator | None = None
+        self._readbacks = ReadBacks(registry, meters, clock=clock, now=now) if registry is not None else None
         self._tokens = Tokens(kube, clock=clock)
         self._bucket = Bucket(WRITES_PER_SECOND, 20.0, clock=clock)
-        self._events: asyncio.Queue[tuple[ModelObject, Emit]] = asyncio.Queue(_EVENTS_MOST)
+        self._poster = Poster(kube, self._admit, meters, now)
         self.dirty = Dirty(clock=clock)
         self.known = Known()
 
@@ -112,7 +116,7 @@ class Reconciler:
         """
         self._coordinator = coordinator
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._post_events())
+            group.create_task(self._poster.run())
             group.create_task(self._resync())
             slots = asyncio.Semaphore(WORKERS)
             while True:
@@ -187,16 +191,19 @@ class Reconciler:
         state = coordinator.states.get(model.uid)
         if state is None and memory.sent is not None and self._clock() - memory.sent_at > _SENT_SECONDS:
             memory.sent = None
+        credential = await self._tokens.of(model)
+        memory.withheld = credential is not None and bool(credential.trouble)
         return Observed(
             model=model,
             now=self._now(),
             link=coordinator.link,
             publication=state,
-            credential=await self._tokens.of(model),
+            credential=credential,
             sent=memory.sent,
             refused=memory.refused,
             removed=memory.removed,
             remove_trouble=memory.remove_trouble,
+            reading=memory.reading if self._readbacks is not None else None,
         )
 
     async def _apply(self, memory: Memory, write: Write, coordinator: Coordinator) -> bool:
@@ -212,8 +219,10 @@ class Reconciler:
                 await self._put(memory, write, coordinator)
             case Remove():
                 await self._remove(memory, write, coordinator)
+            case ReadBack():
+                self._read_back(memory, write)
             case Emit():
-                self._emit(memory.model, write)
+                self._poster.add(memory.model, write)
             case Again():
                 self.dirty.add(memory.model.uid, write.after.total_seconds())
         return True
@@ -256,22 +265,9 @@ class Reconciler:
         memory.removed = True
         self.dirty.add(memory.model.uid)
 
-    def _emit(self, model: ModelObject, write: Emit) -> None:
-        try:
-            self._events.put_nowait((model, write))
-        except asyncio.QueueFull:
-            self._meters.count("EventDropped")
-
-    async def _post_events(self) -> None:
-        while True:
-            model, write = await self._events.get()
-            await self._admit(Urgency.EVENT)
-            note = ("Warning" if write.warning else "Normal", write.reason, write.message)
-            try:
-                await self._kube.post_event(model, note, self._now())
-            except ClusterUnavailable as error:
-                self._meters.count("EventRefused")
-                log.info("event not posted", extra={"model": model.path, "error": error.message})
+    def _read_back(self, memory: Memory, write: ReadBack) -> None:
+        if self._readbacks is not None:
+            self._readbacks.begin(memory, write, lambda: self.changed((memory.model.uid,)))
 
     async def _resync(self) -> None:
         """Now and then look at everything anew, and forget what vanished unseen (O-79)."""

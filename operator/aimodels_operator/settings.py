@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from aimodels_core.errors import UsageError
 from aimodels_core.names import HomeSecret
+from aimodels_core.units import quantity_bytes
 
 PREFIX = "AI_MODELS_"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -28,6 +29,12 @@ class Settings:
         ray_url: AI_MODELS_RAY_URL: of the dashboard of Ray's head; empty when the coordinator is started otherwise.
         coordinator_command: AI_MODELS_COORDINATOR_COMMAND: arguments of `python3 -m aimodels_jobs.host`, a JSON list of
             strings; required with `ray_url`.
+        capacity_limit: AI_MODELS_CAPACITY_LIMIT: bytes that the store may hold, given as a quantity such as 1Ti; 0 for
+            no limit.
+        dmcr_url: AI_MODELS_DMCR_URL: `https://…` of the registry that published models are read back through before
+            they are Ready; empty for no reading back, which is only for operators beside tests without a registry.
+        dmcr_token_file: AI_MODELS_DMCR_TOKEN_FILE: token of the Pod for its issuer, required with `dmcr_url`.
+        dmcr_redirect_url: AI_MODELS_DMCR_REDIRECT_URL: of the S3 that it sends readers of blobs to; none when empty.
         lease: AI_MODELS_LEASE: name of the Lease.
         listen_host: AI_MODELS_LISTEN_HOST: where health and metrics are served.
         listen_port: AI_MODELS_LISTEN_PORT: 0 takes any free one.
@@ -45,6 +52,10 @@ class Settings:
     hub_ca_secret: str = ""
     ray_url: str = ""
     coordinator_command: tuple[str, ...] = ()
+    capacity_limit: int = 0
+    dmcr_url: str = ""
+    dmcr_token_file: str = ""
+    dmcr_redirect_url: str = ""
     lease: str = "ai-models-operator"
     listen_host: str = "0.0.0.0"  # noqa: S104 - a Pod is probed at its address
     listen_port: int = 8080
@@ -75,6 +86,8 @@ def from_env(env: Mapping[str, str]) -> Settings:
     if port and not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise UsageError(f"{PREFIX}LISTEN_PORT: want a port, got {port[:20]!r}")
     numbers = {"listen_port": int(port)} if port else {}
+    if limit := own.pop("capacity_limit", ""):
+        numbers["capacity_limit"] = quantity_bytes(limit)
     command = _command(own.pop("coordinator_command", ""))
     found = Settings(**own, **numbers, coordinator_command=command, kubeconfig=env.get("KUBECONFIG", ""))  # type: ignore[arg-type] # names were checked
     for name in ("namespace", "system_namespace", "lease", "identity", *_OPTIONAL_NAMES):
@@ -83,6 +96,8 @@ def from_env(env: Mapping[str, str]) -> Settings:
             raise UsageError(f"{PREFIX}{name.upper()}: want a name of Kubernetes, got {value[:80]!r}")
     if found.ray_url and not found.coordinator_command:
         raise UsageError(f"environment: want {PREFIX}COORDINATOR_COMMAND beside {PREFIX}RAY_URL, got nothing")
+    if found.dmcr_url and not found.dmcr_token_file:
+        raise UsageError(f"environment: want {PREFIX}DMCR_TOKEN_FILE beside {PREFIX}DMCR_URL, got nothing")
     if found.log_level not in _LEVELS:
         raise UsageError(f"{PREFIX}LOG_LEVEL: want one of {', '.join(_LEVELS)}, got {found.log_level[:20]!r}")
     return found
@@ -97,6 +112,12 @@ def sources_of(settings: Settings) -> dict[HomeSecret, tuple[str, str]]:
         HomeSecret.HUB_CA: settings.hub_ca_secret,
     }
     return {name: (settings.system_namespace, source) for name, source in named.items() if source}
+
+
+def coordinator_arguments(settings: Settings) -> tuple[str, ...]:
+    """All arguments of `python3 -m aimodels_jobs.host`."""
+    limit = ("--capacity-limit", str(settings.capacity_limit)) if settings.capacity_limit else ()
+    return (*settings.coordinator_command, *limit)
 
 
 def _command(text: str) -> tuple[str, ...]:

@@ -136,8 +136,13 @@ def _gist(conditions: Any) -> list[tuple[Any, ...]]:
 
 def is_ready(model: ModelObject) -> bool:
     """Whether the status tells of an artifact and that it was ready: the record that outlives every process."""
+    return bool(ready_digest(model))
+
+
+def ready_digest(model: ModelObject) -> str:
+    """Digest of the artifact that the status calls ready; empty when there is none."""
     found = model.conditions().get(ConditionType.READY.value)
-    return found is not None and found.status == "True" and bool(_kept(model, "artifact", "digest"))
+    return _kept(model, "artifact", "digest") if found is not None and found.status == "True" else ""
 
 
 def has_failed_for_good(model: ModelObject) -> bool:

@@ -53,6 +53,19 @@ class Remove:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ReadBack:
+    """Read a published artifact through the registry, as a node would; nothing when that goes on already.
+
+    Args:
+        scope: repository of the model.
+        digest: of the manifest.
+    """
+
+    scope: str
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Emit:
     """Post an Event about the object.
 
@@ -74,4 +87,4 @@ class Again:
     after: datetime.timedelta
 
 
-Write = SetFinalizers | PatchStatus | PutWant | Remove | Emit | Again
+Write = SetFinalizers | PatchStatus | PutWant | Remove | ReadBack | Emit | Again

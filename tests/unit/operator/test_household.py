@@ -299,7 +299,7 @@ async def test_an_administrators_secret_that_is_no_good_leaves_the_mirror_as_it_
     assert f"Secret {'/'.join(source)}: " in kept.troubles[HomeSecret.S3]
     assert words in kept.troubles[HomeSecret.S3]
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "secret at home in trouble"
+        "secrets at home in trouble"
     ]
     shelf.put(*source, {"accessKey": "next", "secretKey": "key"})
     await kept.look()
@@ -394,6 +394,43 @@ async def test_who_lost_the_lease_writes_nothing() -> None:
     assert shelf.secrets == {}
 
 
+@pytest.mark.asyncio
+async def test_what_keeps_it_from_looking_is_told_once_and_to_those_who_wait(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Shelf()
+    shelf.refused["create", "*"] = "Unanswered"
+    looks: list[str] = []
+
+    async def sleep(_: float) -> None:
+        looks.append(kept.troubles.get("all", ""))
+        if len(looks) == 3:
+            shelf.refused.clear()
+        if len(looks) == 4:
+            raise LeadershipLost("enough")
+
+    kept = Household(shelf, free, HOME, {}, now=Calendar(), sleep=sleep)
+    with pytest.raises(LeadershipLost):
+        await kept.keep()
+
+    assert [bool(words) for words in looks] == [True, True, True, False]
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "secrets at home in trouble"
+    ]
+    assert kept.access().token
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_secrets_that_cannot_be_made_is_told_why() -> None:
+    shelf = Shelf()
+    shelf.refused["create", "*"] = "Unanswered"
+    kept = household(shelf)
+    keeping = asyncio.create_task(kept.keep())
+    await asyncio.wait_for(kept.settled.wait(), 10)
+    keeping.cancel()
+
+    with pytest.raises(CoordinatorUnavailable, match="create secrets d8-ai-models/ai-models-serving-root"):
+        kept.access()
+
+
 class Race(Shelf):
     """Somebody else makes the authority while it is being made."""
 
@@ -419,6 +456,7 @@ async def test_after_a_conflict_it_looks_again_soon_and_then_every_half_minute()
         await kept.keep()
 
     assert kept.settled.is_set()
+    assert kept.troubles == {}
     assert shelf.values(HomeSecret.SERVING_ROOT)["tls.crt"] == ROOT.certificate
     assert leaf_fault(shelf, HomeSecret.DMCR_TLS) == ""
     assert pauses[0] < 1

@@ -10,69 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aimodels_core import names
-from aimodels_core.api import CLUSTER_MODEL, MODEL, MODEL_KINDS, Kind, ModelObject, Phase, Reason, UrlSource
-from aimodels_core.messages import PublicationState, Published, Stage, Trouble, Want
+from aimodels_core.api import CLUSTER_MODEL, MODEL, MODEL_KINDS, Kind, ModelObject, Phase, Reason
+from aimodels_core.messages import Stage, Trouble, Want
 from aimodels_operator import model as decisions
-from aimodels_operator.model import Credential, Link, Observed, Sent
+from aimodels_operator.model import Credential, Link, Sent
+from aimodels_operator.readings import Reading
 from aimodels_operator.writes import Again, Emit, PatchStatus, PutWant, Remove, SetFinalizers, Urgency
-from tests.support import definitions
-from tests.support.modelobjects import NOW, UID, URL, model, raw_model, written
-
-LINK = Link(epoch="e1")
-DIGEST = "sha256:" + "a" * 64
-FULL = {
-    "format": "Safetensors",
-    "family": "bert",
-    "architecture": "BertModel",
-    "parameterCount": 5,
-    "supportedEndpointTypes": ["Embeddings"],
-}
-PUBLISHED = Published(DIGEST, "application/x", 42, "HuggingFace", FULL)
-UNAVAILABLE = Trouble("PublicationFailed", "SourceUnavailable", "huggingface.co: answered 503", retryable=True)
-
-
-def want_of(found: ModelObject, token: str = "") -> Want:
-    assert isinstance(found.source, UrlSource)
-    return decisions.want_of(found, found.source, token)
-
-
-def state_of(found: ModelObject, stage: Stage, **fields: Any) -> PublicationState:
-    return PublicationState(found.uid, found.generation, want_of(found).spec_hash, stage, **fields)
-
-
-def seen(raw: dict[str, Any], *, kind: Kind = MODEL, stage: Stage | None = None, **fields: Any) -> Observed:
-    """Look at an object; `stage` and the fields of a publication say what the coordinator says."""
-    found = ModelObject.from_raw(kind, raw)
-    own = {field.name for field in dataclasses.fields(Observed)}
-    about = {name: fields.pop(name) for name in list(fields) if name not in own}
-    state = state_of(found, stage, **about) if stage else None
-    return Observed(found, **{"now": NOW, "link": LINK, "publication": state, **fields})
-
-
-def after(raw: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """The status after one decision; it is valid, and a second decision changes nothing."""
-    kind = fields.get("kind", MODEL)
-    new = written(raw, decisions.decide(seen(raw, **fields)))
-    node = definitions.schema(kind.plural)["properties"]["status"]
-    assert list(definitions.problems(new["status"], node)) == []
-    again = decisions.decide(seen(new, **fields))
-    assert [write for write in again if isinstance(write, PatchStatus | SetFinalizers | Emit)] == []
-    status: dict[str, Any] = new["status"]
-    return status
-
-
-def condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:
-    (found,) = [c for c in status["conditions"] if c["type"] == kind]
-    return found["status"], found["reason"], found["message"]
-
-
-def of_kind(writes: list[Any], kind: type[Any]) -> list[Any]:
-    return [write for write in writes if isinstance(write, kind)]
-
-
-def seconds_ago(seconds: float) -> float:
-    return NOW.timestamp() - seconds
-
+from tests.support.decisions import (
+    DIGEST,
+    FULL,
+    PUBLISHED,
+    UNAVAILABLE,
+    after,
+    condition,
+    of_kind,
+    seconds_ago,
+    seen,
+    state_of,
+    unreadable,
+    want_of,
+)
+from tests.support.modelobjects import NOW, UID, URL, model, raw_model
 
 READY = after(raw_model(), stage=Stage.READY, published=PUBLISHED, revision="c0ffee")
 
@@ -98,6 +56,14 @@ def test_new_model_is_sent_to_the_coordinator(kind: Kind, scope: str) -> None:
 
     assert put.want == Want(UID, ModelObject.from_raw(kind, raw_model(kind=kind)).path, 1, URL, scope)
     assert after(raw_model(kind=kind), kind=kind)["phase"] == "Pending"
+
+
+def test_a_want_says_how_old_its_model_is() -> None:
+    raw = raw_model()
+    raw["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
+    (put,) = of_kind(decisions.decide(seen(raw)), PutWant)
+
+    assert put.want.created == NOW.timestamp()
 
 
 def test_a_want_is_sent_once_per_epoch() -> None:
@@ -520,6 +486,14 @@ TROUBLES = st.builds(
     st.booleans(),
 )
 MAYBE_TIME = st.none() | st.floats(1.6e9, 1.9e9)
+READINGS = st.none() | st.builds(
+    lambda digest, ago, ahead: (
+        unreadable(first_seconds_ago=ago, next_in_seconds=ahead, digest=digest) if ago else Reading(digest)
+    ),
+    st.sampled_from([DIGEST, "", "sha256:" + "b" * 64]),
+    st.sampled_from([0.0, 1.0, 599.0, 601.0]),
+    st.sampled_from([-1.0, 0.0, 60.0]),
+)
 STATUSES = st.sampled_from([{}, READY, {"phase": "Ready"}, {"publication": {"stage": "Failed"}}, {"conditions": []}])
 
 
@@ -535,6 +509,7 @@ STATUSES = st.sampled_from([{}, READY, {"phase": "Ready"}, {"publication": {"sta
     deleting=st.booleans(),
     kind=st.sampled_from(MODEL_KINDS),
     silent=st.booleans(),
+    reading=READINGS,
 )
 def test_every_status_is_valid_and_a_second_look_writes_nothing(
     stage: Stage,
@@ -547,6 +522,7 @@ def test_every_status_is_valid_and_a_second_look_writes_nothing(
     deleting: bool,
     kind: Kind,
     silent: bool,
+    reading: Reading | None,
 ) -> None:
     link = Link("e1", silent_since=NOW if silent else None, trouble="t")
     new = after(
@@ -560,6 +536,7 @@ def test_every_status_is_valid_and_a_second_look_writes_nothing(
         bytes_done=done,
         published=PUBLISHED if stage is Stage.READY else None,
         link=link,
+        reading=reading,
     )
     ready = condition(new, "Ready")
 

@@ -16,7 +16,7 @@ from aimodels_operator.credentials import Tokens
 from aimodels_operator.known import Known
 from aimodels_operator.kube import _path
 from aimodels_operator.meters import Meters
-from aimodels_operator.settings import from_env, sources_of
+from aimodels_operator.settings import coordinator_arguments, from_env, sources_of
 from tests.support import definitions
 from tests.support.modelobjects import URL, raw_model
 
@@ -77,6 +77,14 @@ def test_settings_have_defaults() -> None:
     assert (found.namespace, found.listen_port, found.kubeconfig) == ("d8-ai-models", 0, "/k")
 
 
+def test_the_capacity_limit_goes_to_the_coordinator_in_bytes() -> None:
+    env = ENV | {"AI_MODELS_COORDINATOR_COMMAND": '["--store","/s"]'}
+
+    assert coordinator_arguments(from_env(env)) == ("--store", "/s")
+    limited = from_env(env | {"AI_MODELS_CAPACITY_LIMIT": "1Gi"})
+    assert coordinator_arguments(limited) == ("--store", "/s", "--capacity-limit", "1073741824")
+
+
 def test_only_secrets_that_the_settings_name_are_mirrored() -> None:
     found = from_env(ENV | {"AI_MODELS_S3_SECRET": "keys", "AI_MODELS_SYSTEM_NAMESPACE": "system"})
 
@@ -93,6 +101,8 @@ def test_only_secrets_that_the_settings_name_are_mirrored() -> None:
         pytest.param({"AI_MODELS_LISTEN_PORT": "x"}, "want a port", id="port"),
         pytest.param({"AI_MODELS_LISTEN_PORT": "70000"}, "want a port", id="large-port"),
         pytest.param({"AI_MODELS_LOG_LEVEL": "info"}, "want one of", id="level"),
+        pytest.param({"AI_MODELS_CAPACITY_LIMIT": "much"}, "want a number of bytes", id="capacity"),
+        pytest.param({"AI_MODELS_DMCR_URL": "https://d"}, "AI_MODELS_DMCR_TOKEN_FILE", id="no-token-for-registry"),
         pytest.param({"AI_MODELS_NAMESPACE": "A b"}, "want a name", id="namespace"),
         pytest.param({"AI_MODELS_SYSTEM_NAMESPACE": ""}, "want a name", id="no-system-namespace"),
         pytest.param({"AI_MODELS_HUB_SECRET": "../x"}, "AI_MODELS_HUB_SECRET: want a name", id="secret"),
@@ -219,7 +229,7 @@ def test_metrics_have_no_names_of_models() -> None:
     text = meters.render([version("1")], {("patch", "models/status", 200): 3}, {"queue_depth": 2})
 
     assert "bge-m3" not in text
-    assert 'aimodels_models{kind="Model",phase=""} 1' in text
+    assert 'aimodels_models{kind="Model",phase="",reason=""} 1' in text
     assert 'aimodels_reconcile_seconds_bucket{le="+Inf"} 2' in text
     assert 'aimodels_api_calls_total{verb="patch",resource="models/status",status="200"} 3' in text
     assert "aimodels_queue_depth 2" in text
