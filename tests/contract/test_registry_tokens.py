@@ -1,16 +1,13 @@
 """Registry tokens as they are used: the webhook process, a real registry that asks for them, our reader and skopeo."""
 
-import base64
 import datetime
 import http.client
 import json
 import random
-import ssl
 import subprocess
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +21,7 @@ from aimodels_operator.tokens import Grant, Identity, Signer
 from tests.support import binaries, servers
 from tests.support.artifacts import files_in, sample, write_layout
 from tests.support.binaries.debian import program
-from tests.support.issuing import Issuing, issuing
+from tests.support.issuing import Issuing, basic, issuing
 from tests.support.processes import HOST, wait_for
 
 pytestmark = pytest.mark.timeout(120)
@@ -53,30 +50,11 @@ def api_server_is_up(issuer: Issuing) -> None:
     issuer.accounts.down = False
 
 
-def basic(token: str, user: str = "any") -> str:
-    return "Basic " + base64.b64encode(f"{user}:{token}".encode()).decode()
-
-
 def reader(url: str, issuer: Issuing, repository: str, credential: str) -> Registry:
     policy = Policy(read_seconds=20, attempts=1)
     rules = HostRules(trusted=frozenset({HOST}))
     transport = Transport(rules, policy=policy, ca_file=str(issuer.certificates.ca), jitter=lambda: 0.0)
     return Registry(url, repository, transport=transport, credential=lambda: credential)
-
-
-def ask(issuer: Issuing, authorization: str = "", query: str = "") -> tuple[int, dict[str, str], Any]:
-    """One plain request for a token; knows nothing of our client."""
-    context = ssl.create_default_context(cafile=str(issuer.certificates.ca))
-    connection = http.client.HTTPSConnection(HOST, issuer.server.port, timeout=30, context=context)
-    try:
-        headers = {"Authorization": authorization} if authorization else {}
-        connection.request("GET", f"/token?{query or f'service={tokens.SERVICE}'}", headers=headers)
-        answer = connection.getresponse()
-        received = {name.lower(): value for name, value in answer.getheaders()}
-        body = answer.read()
-        return answer.status, received, json.loads(body) if "json" in received.get("content-type", "") else body
-    finally:
-        connection.close()
 
 
 def health(issuer: Issuing, path: str) -> tuple[int, str]:
@@ -98,11 +76,6 @@ def manifest(url: str, repository: str, token: str) -> int:
         return connection.getresponse().status
     finally:
         connection.close()
-
-
-def claims(answer: Any) -> Any:
-    part = answer["token"].split(".")[1]
-    return json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
 
 
 @pytest.mark.parametrize("repository", ["ns/team", "cluster"])
@@ -144,23 +117,23 @@ def test_tokens_for_others_and_unknown_ones_are_denied(registry: str, issuer: Is
     for credential in (basic(foreign), basic("nobody"), "Bearer nobody", "", "Basic !!", basic("")):
         with pytest.raises(SourceDenied):
             reader(registry, issuer, "ns/team", credential).resolve("model")
-        status, headers, _ = ask(issuer, credential)
-        assert (status, headers["www-authenticate"]) == (401, 'Basic realm="ai-models"')
+        answer = issuer.ask(credential)
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Basic realm="ai-models"')
 
 
 def test_a_token_grants_what_is_asked_for_and_allowed_and_never_a_refusal(issuer: Issuing) -> None:
     credential = basic(issuer.accounts.add("team"))
     scopes = "scope=repository:ns/team:pull,push&scope=repository:ns/other:pull%20registry:catalog:*"
-    some = ask(issuer, credential, f"account=x&service={tokens.SERVICE}&{scopes}")
-    none = ask(issuer, credential, f"service={tokens.SERVICE}&scope=repository:ns/other:pull")
-    plain = ask(issuer, credential)
+    some = issuer.ask(credential, f"account=x&service={tokens.SERVICE}&{scopes}")
+    none = issuer.ask(credential, f"service={tokens.SERVICE}&scope=repository:ns/other:pull")
+    plain = issuer.ask(credential)
 
-    assert {status for status, _, _ in (some, none, plain)} == {200}
-    assert claims(some[2])["access"] == [{"type": "repository", "name": "ns/team", "actions": ["pull"]}]
-    assert (claims(none[2])["access"], claims(plain[2])["access"]) == ([], [])
-    assert 0 < claims(some[2])["exp"] - claims(some[2])["iat"] <= 300
-    assert some[1]["cache-control"] == "no-store"
-    assert claims(some[2])["jti"] != claims(none[2])["jti"]
+    assert {answer.status for answer in (some, none, plain)} == {200}
+    assert some.claims["access"] == [{"type": "repository", "name": "ns/team", "actions": ["pull"]}]
+    assert (none.repositories, plain.repositories) == ([], [])
+    assert 0 < some.claims["exp"] - some.claims["iat"] <= 300
+    assert some.headers["cache-control"] == "no-store"
+    assert some.claims["jti"] != none.claims["jti"]
 
 
 @pytest.mark.parametrize(
@@ -174,10 +147,10 @@ def test_a_token_grants_what_is_asked_for_and_allowed_and_never_a_refusal(issuer
     ],
 )
 def test_what_is_no_request_for_a_token_is_told(issuer: Issuing, query: str) -> None:
-    status, _, body = ask(issuer, basic(issuer.accounts.add("team")), query)
+    answer = issuer.ask(basic(issuer.accounts.add("team")), query)
 
-    assert status == 400
-    assert "want" in body["errors"][0]["message"]
+    assert answer.status == 400
+    assert "want" in answer.document["errors"][0]["message"]
 
 
 def test_very_long_requests_are_refused(issuer: Issuing) -> None:
@@ -186,7 +159,7 @@ def test_very_long_requests_are_refused(issuer: Issuing) -> None:
     statuses = set()
     for authorization, query in long:
         try:
-            statuses.add(ask(issuer, authorization, query)[0])
+            statuses.add(issuer.ask(authorization, query).status)
         except OSError:  # it may hang up before all of it was sent
             statuses.add(0)
 
@@ -196,7 +169,7 @@ def test_very_long_requests_are_refused(issuer: Issuing) -> None:
 
 def test_who_is_known_is_not_asked_for_again_within_a_minute(issuer: Issuing) -> None:
     token = issuer.accounts.add("team")
-    found = [ask(issuer, basic(token, user))[0] for user in ("a", "b", "c")]
+    found = [issuer.ask(basic(token, user)).status for user in ("a", "b", "c")]
 
     assert found == [200, 200, 200]
     assert issuer.accounts.reviews.count(token) == 1
@@ -204,14 +177,14 @@ def test_who_is_known_is_not_asked_for_again_within_a_minute(issuer: Issuing) ->
 
 def test_without_an_api_server_nobody_is_refused_and_nobody_gets_a_token(registry: str, issuer: Issuing) -> None:
     known, stranger = issuer.accounts.add("team"), issuer.accounts.add("other")
-    ask(issuer, basic(known))
+    issuer.ask(basic(known))
     issuer.accounts.down = True
     with pytest.raises(SourceUnavailable):
         reader(registry, issuer, "ns/other", basic(stranger)).resolve("model")
-    remembered, unknown = ask(issuer, basic(known)), ask(issuer, basic(stranger))
+    remembered, unknown = issuer.ask(basic(known)), issuer.ask(basic(stranger))
 
-    assert (remembered[0], unknown[0]) == (200, 503)
-    assert "etcd" not in json.dumps(unknown[2])
+    assert (remembered.status, unknown.status) == (200, 503)
+    assert "etcd" not in json.dumps(unknown.document)
 
 
 def test_a_registry_takes_a_token_while_it_lives_and_from_its_authority_alone(registry: str, issuer: Issuing) -> None:
@@ -239,7 +212,7 @@ def test_a_replaced_signer_signs_the_next_token_without_a_restart(registry: str,
     query = f"service={tokens.SERVICE}&scope=repository:ns/team:pull"
 
     def leaf() -> tuple[str, str]:
-        token = ask(issuer, credential, query)[2]["token"]
+        token = issuer.ask(credential, query).token
         return token.split(".")[0], token
 
     before = leaf()[0]
@@ -272,7 +245,7 @@ def test_skopeo_pulls_and_cannot_push(registry: str, issuer: Issuing, tmp_path: 
 
 
 def test_metrics_count_answers_and_the_log_has_no_token(issuer: Issuing) -> None:
-    ask(issuer, basic(issuer.accounts.add("team")))
+    issuer.ask(basic(issuer.accounts.add("team")))
     status, text = health(issuer, "/metrics")
     printed = issuer.server.log.read_text()
 
@@ -287,10 +260,10 @@ def test_metrics_count_answers_and_the_log_has_no_token(issuer: Issuing) -> None
 def test_a_signer_that_expires_makes_it_unready_and_sigterm_ends_it(tmp_path: Path) -> None:
     with issuing(tmp_path, signer_left=datetime.timedelta(minutes=2)) as issuer:
         credential = basic(issuer.accounts.add("team"))
-        before = (health(issuer, "/readyz")[0], health(issuer, "/healthz")[0], ask(issuer, credential)[0])
+        before = (health(issuer, "/readyz")[0], health(issuer, "/healthz")[0], issuer.ask(credential).status)
         issuer.renew()
         wait_for(lambda: health(issuer, "/readyz")[0] == 200, "ready again", seconds=20, pause_seconds=0.2)
-        after = ask(issuer, credential)[0]
+        after = issuer.ask(credential).status
         code = issuer.stop()
 
     assert before == (503, 200, 503)

@@ -1,12 +1,15 @@
 """The webhook process as it is, over an API server that only reviews tokens, for registries that trust its tokens."""
 
+import base64
 import contextlib
 import dataclasses
 import datetime
+import http.client
 import json
 import signal
+import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,36 @@ class Accounts:
         return Reply(201, json.dumps({"kind": "TokenReview", "status": status}).encode())
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What the issuer said."""
+
+    status: int
+    headers: Mapping[str, str]
+    document: Mapping[str, Any]
+
+    @property
+    def token(self) -> str:
+        """The token."""
+        return str(self.document["token"])
+
+    @property
+    def claims(self) -> Any:
+        """What the token claims."""
+        part = self.token.split(".")[1]
+        return json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+
+    @property
+    def repositories(self) -> list[str]:
+        """What may be read with the token."""
+        return [entry["name"] for entry in self.claims["access"]]
+
+
+def basic(token: str, user: str = "any") -> str:
+    """An Authorization header that shows a ServiceAccount's token."""
+    return "Basic " + base64.b64encode(f"{user}:{token}".encode()).decode()
+
+
 @dataclasses.dataclass(slots=True)
 class Issuing:
     """A webhook process that runs.
@@ -94,6 +127,21 @@ class Issuing:
         made = make_leaf(self.authority, "other-signer", (), at or _now())
         return tokens.Signer.from_pem(made.certificate.encode(), made.key.encode())
 
+    def ask(self, authorization: str = "", query: str = "") -> "Answer":
+        """Send one plain request for a token; knows nothing of our client."""
+        context = ssl.create_default_context(cafile=str(self.certificates.ca))
+        connection = http.client.HTTPSConnection(HOST, self.server.port, timeout=30, context=context)
+        try:
+            headers = {"Authorization": authorization} if authorization else {}
+            connection.request("GET", f"/token?{query or f'service={tokens.SERVICE}'}", headers=headers)
+            answer = connection.getresponse()
+            received = {name.lower(): value for name, value in answer.getheaders()}
+            body = answer.read()
+            document = json.loads(body) if "json" in received.get("content-type", "") else {}
+            return Answer(answer.status, received, document)
+        finally:
+            connection.close()
+
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         self.server.process.send_signal(signal.SIGTERM)
@@ -127,12 +175,15 @@ def _kubeconfig(folder: Path, url: str) -> Path:
 
 
 @contextlib.contextmanager
-def issuing(folder: Path, *, signer_left: datetime.timedelta = LEAF_LIFE) -> Iterator[Issuing]:
-    """Run the webhook process over an API server of its own.
+def issuing(
+    folder: Path, *, signer_left: datetime.timedelta = LEAF_LIFE, kubeconfig: Path | None = None
+) -> Iterator[Issuing]:
+    """Run the webhook process.
 
     Args:
         folder: for its files.
         signer_left: until the signer's certificate expires.
+        kubeconfig: of the API server that it asks; one that only reviews tokens if none is given.
     """
     tls, signer, accounts = folder / "tls", folder / "signer", Accounts()
     for one in (tls, signer):
@@ -147,7 +198,7 @@ def issuing(folder: Path, *, signer_left: datetime.timedelta = LEAF_LIFE) -> Ite
             settings = {"LISTEN_HOST": HOST, "LISTEN_PORT": port, "HEALTH_PORT": health_port}
             settings |= {"TLS_DIR": tls, "SIGNER_DIR": signer}
             words = [f"AI_MODELS_{name}={value}" for name, value in settings.items()]
-            words += [f"KUBECONFIG={_kubeconfig(folder, api.url)}"]
+            words += [f"KUBECONFIG={kubeconfig or _kubeconfig(folder, api.url)}"]
             return ["env", *words, sys.executable, "-m", "aimodels_operator.webhook"]
 
         with started(command, ready=lambda _: answers(health_port, path="/healthz"), tls=True) as server:
