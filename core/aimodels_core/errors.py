@@ -19,6 +19,7 @@
         ├── TicketExpired         a signed URL is not accepted any more
         ├── StoreUnavailable      the store does not answer or answers 5xx
         ├── StoreFull             no space left, quota reached
+        │   └── CapacityReached   the plan has no place within the capacity limit now
         ├── WriterBusy            another process is the writer of this store
         ├── MoverLost             a mover died or stopped answering
         ├── ClusterUnavailable    the Kubernetes API does not answer, or refuses: codes Conflict, NotFound, Forbidden, …
@@ -161,6 +162,10 @@ class StoreFull(TransientError):
     """No space left in the store, or its quota is reached."""
 
     reason = "InsufficientStorage"
+
+
+class CapacityReached(StoreFull):
+    """The plan has no place within the store's capacity limit now."""
 
 
 class WriterBusy(TransientError):

@@ -129,6 +129,10 @@ class Collector:
             ArtifactInvalid: a tagged manifest cannot be read, so nobody knows what it names; nothing was removed.
             StoreUnavailable, WriterBusy.
         """
+        return self.collect_and_list(in_use, now=now)[0]
+
+    def collect_and_list(self, in_use: Collection[Digest], *, now: bool) -> tuple[Collected, Mapping[Digest, int]]:
+        """Make one pass as `collect` does; tells also the size of every blob that is left."""
         mark = self._store.mark()
         sizes = {digest: info.size_bytes for digest, info in self._store.blobs()}
         repositories = self._store.repositories()
@@ -151,10 +155,10 @@ class Collector:
         result = dataclasses.replace(
             collected,
             waiting=len(candidates) - len(blobs),
-            used_bytes=sum(sizes.values()) - collected.size_bytes,
+            used_bytes=sum(sizes.values()),
         )
         log.info("store collected", extra=dataclasses.asdict(result))
-        return result
+        return result, sizes
 
     def _is_due(self, key: str, moment: float) -> bool:
         return bool(due((key,), self._first_seen, moment, self._interval))
@@ -191,8 +195,9 @@ class Collector:
             yield from self._store.links(names.layers_prefix(repository), repository)
 
     def _remove(
-        self, blobs: Collection[Digest], links: Iterable[Link], sizes: Mapping[Digest, int], mark: int
+        self, blobs: Collection[Digest], links: Iterable[Link], sizes: dict[Digest, int], mark: int
     ) -> Collected:
+        """Remove links and blobs; what is removed goes from `sizes` too."""
         gone = 0
         left: set[Digest] = set()
         for link in links:
@@ -205,7 +210,8 @@ class Collector:
             for digest in sorted(blobs)
             if digest not in left and self._store.remove_unasked(digest, names.blob_data(digest), since=mark)
         ]
-        return Collected(blobs=len(removed), size_bytes=sum(sizes[digest] for digest in removed), links=gone)
+        size_bytes = sum(sizes.pop(digest) for digest in removed)
+        return Collected(blobs=len(removed), size_bytes=size_bytes, links=gone)
 
     def _remove_leftovers(self, collected: Collected, in_use: Collection[Digest]) -> Collected:
         """Remove uploads, checkpoints and temporary files that nobody has touched for a week."""

@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 from aimodels_core.errors import AiModelsError, UsageError, WriterBusy
 from aimodels_core.messages import PublicationState, Snapshot, Stage, Want
-from aimodels_jobs.collection import Collected, Collector
+from aimodels_jobs import figures
+from aimodels_jobs.admission import Admission
+from aimodels_jobs.collection import Collected
 from aimodels_jobs.governor import RateGate
 from aimodels_jobs.job import Job, Sources, Surroundings
 from aimodels_jobs.movers import Movers
@@ -60,15 +62,26 @@ class Coordinator:
         self._movers = movers
         self._pause = pause
         self._writing = asyncio.Event()
+        self._gate = gate
+        self._tally = figures.Tally()
+        self._admission = Admission(workshop.store, workshop.threads, workshop.capacity, lambda: self.collect(now=True))
         self._around = Surroundings(
-            workshop, sources, movers, gate, retry, wall_clock, self._writing, changed=self._bump
+            workshop,
+            sources,
+            movers,
+            gate,
+            retry,
+            wall_clock,
+            self._writing,
+            changed=self._bump,
+            admission=self._admission,
+            tally=self._tally,
         )
         self._jobs: dict[str, Job] = {}
         self._epoch = secrets.token_hex(8)
         self._version = 0
         self._changed = asyncio.Condition()
         self._holder = ""
-        self._collector = Collector(workshop.store)
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -86,6 +99,7 @@ class Coordinator:
         refuse_unsafe(await threads.run(self._workshop.store.objects.probe))
         await threads.run(self._writer.acquire, budget_seconds)
         self._holder = await threads.run(lambda: self._writer.holder)
+        await self._admission.look()
         self._writing.set()
         await self._bump()
 
@@ -117,6 +131,7 @@ class Coordinator:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
         await asyncio.gather(*(job.stop() for job in self._jobs.values()))
+        await self._admission.close()
         await self._movers.close()
         await self._workshop.threads.run(self._writer.release)
 
@@ -152,8 +167,11 @@ class Coordinator:
         if job is not None:
             await job.stop()
             await job.abandon()
-        self._must_write()
-        await self._workshop.threads.run(self._workshop.store.remove, scope, uid)
+        try:
+            self._must_write()
+            await self._workshop.threads.run(self._workshop.store.remove, scope, uid)
+        finally:
+            await self._admission.leave(uid)
         await self._bump()
 
     async def collect(self, *, now: bool) -> Collected:
@@ -164,7 +182,9 @@ class Coordinator:
         """
         self._must_write()
         await self._workshop.threads.run(self._workshop.check_writer)
-        return await self._workshop.threads.run(self._collector.collect, self._workshop.in_use(), now=now)
+        collected = await self._admission.collect(self._workshop.in_use, now=now)
+        self._tally.collected(collected)
+        return collected
 
     async def ended(self, uid: str) -> PublicationState:
         """Wait until a publication is ready or has failed."""
@@ -177,6 +197,11 @@ class Coordinator:
         """Say everything that is known."""
         states = tuple(job.state for job in self._jobs.values())
         return Snapshot(self._epoch, self._version, self._writing.is_set(), self._holder, states)
+
+    def metrics(self) -> str:
+        """Render counters and gauges in Prometheus' text format."""
+        connections = self._movers.connections
+        return figures.render(self.snapshot(), self._tally, self._gate, connections, self._admission.ledger)
 
     async def changed(self, etag: str, *, wait_seconds: float) -> Snapshot:
         """Return a snapshot that differs from `etag`, or the same one when the time is over."""

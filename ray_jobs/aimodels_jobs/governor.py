@@ -44,6 +44,19 @@ class _Window:
     refusals: int = 0
 
 
+@dataclasses.dataclass(slots=True)
+class Throttled:
+    """What a class of requests to sources was held up by.
+
+    Args:
+        seconds: that requests waited, or that a host was left alone.
+        refusals: answers that asked to slow down.
+    """
+
+    seconds: float = 0.0
+    refusals: int = 0
+
+
 class RateGate:
     """Paces requests per (host, kind, identity); one refusal slows every task that shares the key.
 
@@ -67,6 +80,8 @@ class RateGate:
         self._windows: dict[tuple[str, str, str], _Window] = {}
         self._changed = threading.Condition()
         self.waited_seconds = 0.0
+        self.throttled: dict[str, Throttled] = {}
+        """By kind of request, since the start."""
 
     def _window(self, host: str, kind: str, identity: str) -> _Window:
         return self._windows.setdefault((host, kind, identity), _Window())
@@ -78,6 +93,7 @@ class RateGate:
             while (pause := self._pause(self._window(host, kind, identity))) > 0:
                 left = started + self._longest - self._clock()
                 if pause > left:
+                    self._throttled(kind).seconds += pause + self._clock() - started
                     raise RateLimited(
                         f"{host}: {kind} requests are limited for {pause:.0f} s more", retry_after_seconds=pause
                     )
@@ -86,6 +102,10 @@ class RateGate:
             if window.remaining is not None:
                 window.remaining -= 1
             self.waited_seconds += self._clock() - started
+            self._throttled(kind).seconds += self._clock() - started
+
+    def _throttled(self, kind: str) -> Throttled:
+        return self.throttled.setdefault(kind, Throttled())
 
     def _pause(self, window: _Window) -> float:
         now = self._clock()
@@ -106,6 +126,7 @@ class RateGate:
             if "r" in limit and "t" in limit:
                 window.remaining, window.resets_at = limit["r"], now + min(limit["t"], _BACK_OFF_MAX_SECONDS)
             if status == 429:
+                self._throttled(kind).refusals += 1
                 window.refusals += 1
                 window.blocked_until = max(window.blocked_until, now + self._back_off(window, headers, limit))
             elif status < 500:
@@ -209,6 +230,8 @@ class Connections:
         self._rate = bytes_per_second
         self._clock = clock
         self._hosts: dict[str, _Host] = {}
+        self.throttled = Throttled()
+        """Of all hosts, since the start."""
 
     @classmethod
     def of(cls, asked: int, *, movers: int) -> "Connections":
@@ -253,7 +276,10 @@ class Connections:
         now = self._clock()
         if now >= state.cooled_until:
             state.limit = max(1.0, state.limit / 2)
-        state.cooled_until = max(state.cooled_until, now + max(1.0, min(pause_seconds, _BACK_OFF_MAX_SECONDS)))
+        until = max(state.cooled_until, now + max(1.0, min(pause_seconds, _BACK_OFF_MAX_SECONDS)))
+        self.throttled.refusals += 1
+        self.throttled.seconds += until - max(state.cooled_until, now)
+        state.cooled_until = until
 
     def limit(self, host: str) -> int:
         """Say how many connections the host may have now."""

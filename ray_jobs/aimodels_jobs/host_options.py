@@ -39,6 +39,7 @@ class HostSettings:
         movers: how many; 0 for one per node.
         connections: to each payload host, for all movers together; 0 for 16 per mover.
         inline: one mover in the coordinator's own process instead of Ray's.
+        capacity_limit: most bytes that the store may hold; 0 for no limit.
         log_level: Debug, Info, Warn or Error.
     """
 
@@ -62,6 +63,7 @@ class HostSettings:
     movers: int = 0
     connections: int = 0
     inline: bool = False
+    capacity_limit: int = 0
     log_level: str = "Info"
 
     def __post_init__(self) -> None:
@@ -80,6 +82,8 @@ class HostSettings:
                 raise UsageError("store: want a folder or s3://bucket/prefix")
         elif not self.store:
             raise UsageError("store: want a folder or s3://bucket/prefix, got nothing")
+        if self.capacity_limit < 0:
+            raise UsageError(f"capacity limit: want a number of bytes, 0 for no limit, got {self.capacity_limit}")
         if "@" in urllib.parse.urlsplit(self.s3_endpoint).netloc:
             raise UsageError("s3 endpoint: want a URL without credentials in it")
 
@@ -140,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--movers", type=int, default=0, metavar="N", help="0: one per node")
     add("--connections", type=int, default=0, metavar="N", help="to each payload host, in all; 0: 16 per mover")
     add("--inline", action="store_true", help="one mover in the coordinator's own process")
+    add("--capacity-limit", type=int, default=0, metavar="BYTES", help="most that the store may hold; 0: no limit")
     add("--log-level", default="Info", choices=("Debug", "Info", "Warn", "Error"))
     add("--ray-address", default="", metavar="ADDRESS")
     add("--on", action="append", type=_label, default=[], metavar="LABEL=VALUE", help="label of the node to run on")

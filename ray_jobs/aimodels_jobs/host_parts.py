@@ -9,6 +9,7 @@ from aimodels_core import dial, watched
 from aimodels_core.messages import Want
 from aimodels_core.source import Gate, Source
 from aimodels_core.watched import Followed
+from aimodels_jobs.admission import Capacity
 from aimodels_jobs.checkpoints import Checkpoints
 from aimodels_jobs.coordinator import Coordinator
 from aimodels_jobs.executor import Executor, Inline
@@ -28,7 +29,6 @@ from aimodels_jobs.sourcing import Sourcing
 from aimodels_jobs.threads import Pause, Threads
 from aimodels_jobs.workshop import Workshop
 from aimodels_jobs.writer import writer_of
-
 
 
 def open_objects(settings: HostSettings) -> Objects:
@@ -137,7 +137,14 @@ def open_coordinator(
     writer = writer_of(objects, sleep=pause.sleep)
     threads = Threads()
     pickle = Pickle.REFUSE if settings.refuse_pickle else Pickle.ALLOW
-    workshop = Workshop(Store(objects), Checkpoints(objects), threads, pickle=pickle, check_writer=writer.check)
+    workshop = Workshop(
+        Store(objects),
+        Checkpoints(objects),
+        threads,
+        pickle=pickle,
+        check_writer=writer.check,
+        capacity=Capacity(settings.capacity_limit),
+    )
     connections = Connections.of(settings.connections, movers=max(4, settings.movers))
     movers = Movers(_executor(settings), connections)
     gate, retry = RateGate(), retry or Retry()

@@ -7,15 +7,18 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from aimodels_core.digest import Digest
-from aimodels_core.errors import AiModelsError, RateLimited, SourceDenied, WriterBusy
+from aimodels_core.errors import AiModelsError, CapacityReached, RateLimited, SourceDenied, StoreFull, WriterBusy
 from aimodels_core.messages import PublicationState, Published, Stage, Trouble, Want
 from aimodels_core.source import Gate, Source
+from aimodels_jobs.admission import Admission
 from aimodels_jobs.blob import BlobMove
+from aimodels_jobs.figures import Tally
 from aimodels_jobs.movers import Movers
+from aimodels_jobs.plan import Plan
 from aimodels_jobs.progress import Meter
 from aimodels_jobs.publication import Publication
 from aimodels_jobs.retry import Retry
@@ -49,6 +52,8 @@ class Surroundings:
         wall_clock: Unix seconds.
         writing: set while this process may write to the store.
         changed: called after each change of a state.
+        admission: who may store how much.
+        tally: counts since the coordinator's start.
     """
 
     workshop: Workshop
@@ -59,6 +64,8 @@ class Surroundings:
     wall_clock: Callable[[], float]
     writing: asyncio.Event
     changed: Callable[[], Awaitable[None]]
+    admission: Admission
+    tally: Tally
 
 
 class Job:
@@ -74,12 +81,16 @@ class Job:
         self.want = want
         self.state = PublicationState(want.uid, want.generation, want.spec_hash, revision=want.revision)
         self._around = around
+        arrived: float = around.wall_clock() if older is None else older.created
+        self.created: float = want.created or arrived
+        self._passes = 0
         self._meter = Meter()
         self._moving: dict[Digest, BlobMove] = {}
         self._publication: Publication | None = None
         self._older = older
         self._stopped = False
         self._again = asyncio.Event()
+        around.admission.expect(want.uid, self.created)
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def renew(self, want: Want) -> None:
@@ -134,7 +145,11 @@ class Job:
                 if self._meter.bytes_done > furthest:
                     furthest, attempt = self._meter.bytes_done, 1
                     await self._show(first_failed_at=None)
-                if not await self._failed(error, attempt):
+                await self._around.admission.unexpect(self.want.uid)
+                if isinstance(error, CapacityReached):
+                    await self._wait_for_space()
+                    attempt -= 1
+                elif not await self._failed(error, attempt):
                     return
             except Exception:
                 log.exception("publication broke", extra={"model": self.want.name})
@@ -142,32 +157,50 @@ class Job:
                 trouble = Trouble("PublicationFailed", "Internal", words, retryable=True)
                 await self._wait(trouble, self._around.retry.most_seconds, Stage.WAITING)
             else:
+                self._around.tally.reused_bytes += self._meter.bytes_reused
                 await self._show(stage=Stage.READY, published=published, trouble=None, **_counters(self._meter))
                 log.info("model published", extra={"model": self.want.name, "digest": published.digest})
                 return
 
     async def _attempt(self, attempt: int) -> Published:
         around = self._around
-        self._meter = Meter(bytes_transferred=self._meter.bytes_transferred)
+        self._meter = Meter(bytes_transferred=self._meter.bytes_transferred, tell=around.tally.moved)
+        self._passes = around.admission.passes
         await self._show(attempt=attempt, next_retry_at=None)
         want = dataclasses.replace(self.want, revision=self.state.revision or self.want.revision)
         source = around.sources.open(want, around.gate)
         get = around.movers.get
         self._publication = Publication(
-            want, source, around.workshop, get, self._meter, self._stage, self._limited, self._moving
+            want,
+            source,
+            around.workshop,
+            get,
+            self._meter,
+            self,
+            self._moving,
         )
         return await self._publication.run()
 
-    async def _stage(self, stage: Stage, revision: str) -> None:
+    async def stage(self, stage: Stage, revision: str) -> None:
+        """Show a stage of the publication."""
         await self._show(stage=stage, revision=revision, workers=self._around.movers.count, **_counters(self._meter))
 
-    async def _limited(self, error: RateLimited | None) -> None:
+    async def admit(self, plan: Plan) -> None:
+        """Reserve the space of a plan (see `publication.Owner`)."""
+        await self._around.admission.admit(self.want.uid, self.created, plan, since=self._passes)
+
+    async def settle(self, blobs: Mapping[Digest, int]) -> None:
+        """Say of what the published model consists (see `publication.Owner`)."""
+        await self._around.admission.settle(self.want.uid, blobs)
+
+    async def limited(self, error: RateLimited | None) -> None:
         """Show that the publication waits for its source, and that it goes on."""
         if error is None:
             await self._show(trouble=None, next_retry_at=None)
             return
         trouble = Trouble(error.reason, error.code, error.message, retryable=True)
         until = self._around.wall_clock() + (error.retry_after_seconds or 0.0)
+        await self._around.admission.unexpect(self.want.uid)
         await self._show(trouble=trouble, next_retry_at=until)
 
     async def _failed(self, error: AiModelsError, attempt: int) -> bool:
@@ -179,10 +212,30 @@ class Job:
         log.warning("publication failed", extra={"model": self.want.name, "error": error.code, "attempt": attempt})
         if pause is None:
             await self.abandon()
+            await self._around.admission.leave(self.want.uid)
             await self._show(stage=Stage.FAILED, trouble=trouble, **_counters(self._meter))
             return False
-        await self._wait(trouble, pause, Stage.FAILED if isinstance(error, SourceDenied) else Stage.WAITING)
+        self._around.tally.retries[error.reason, type(error).__name__] += 1
+        stage = Stage.FAILED if isinstance(error, SourceDenied) else Stage.WAITING
+        if isinstance(error, StoreFull):
+            with self._around.admission.waking(self._again, space=True):
+                await self._wait(trouble, pause, stage)
+        else:
+            await self._wait(trouble, pause, stage)
         return True
+
+    async def _wait_for_space(self) -> None:
+        """Wait, however long, until the plan has its place in the store; say what it needs as that changes."""
+        admission, first = self._around.admission, self._around.wall_clock()
+        with admission.waking(self._again):
+            while words := admission.trouble(self.want.uid):
+                self._again.clear()
+                trouble = Trouble(CapacityReached.reason, CapacityReached.__name__, words, retryable=True)
+                if trouble != self.state.trouble or self.state.stage is not Stage.WAITING:
+                    log.info("publication waits for space", extra={"model": self.want.name, "detail": words})
+                    await self._show(stage=Stage.WAITING, trouble=trouble, next_retry_at=None, first_failed_at=first)
+                await self._again.wait()
+        await self._show(trouble=None, first_failed_at=None)
 
     async def _wait(self, trouble: Trouble, seconds: float, stage: Stage) -> None:
         now = self._around.wall_clock()

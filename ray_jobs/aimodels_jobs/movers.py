@@ -18,7 +18,7 @@ class Movers:
 
     def __init__(self, choose: Callable[[int], Awaitable[Executor]], connections: Connections) -> None:
         self._choose = choose
-        self._connections = connections
+        self.connections = connections
         self._lock = asyncio.Lock()
         self.executor: Executor | None = None
         self.dispatcher: Dispatcher | None = None
@@ -37,7 +37,7 @@ class Movers:
         async with self._lock:
             if self.dispatcher is None:
                 executor = await self._choose(bytes_to_move)
-                dispatcher = Dispatcher(executor, self._connections)
+                dispatcher = Dispatcher(executor, self.connections)
                 try:
                     await dispatcher.start()
                 except BaseException:

@@ -22,10 +22,18 @@ class Meter:
 
     Args:
         bytes_transferred: what earlier attempts moved.
+        tell: told of the payload bytes of each transfer.
         clock: monotonic seconds.
     """
 
-    def __init__(self, *, bytes_transferred: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        bytes_transferred: int = 0,
+        tell: Callable[[int], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tell = tell
         self._clock = clock
         self.started = clock()
         self.bytes_total = 0
@@ -38,6 +46,7 @@ class Meter:
     def add_transferred(self, size_bytes: int) -> None:
         """Count payload bytes that came over the wire, repeats included."""
         self.bytes_transferred += size_bytes
+        self._tell(size_bytes)
 
     def add_hashed(self, size_bytes: int) -> None:
         """Count bytes that were verified, or were kept from an earlier process."""

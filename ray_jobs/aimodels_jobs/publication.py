@@ -10,24 +10,24 @@ import dataclasses
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from aimodels_core import modelpack, names, oci
 from aimodels_core.digest import Digest, GitDigest
-from aimodels_core.errors import ArtifactInvalid, DigestMismatch
+from aimodels_core.errors import ArtifactInvalid, DigestMismatch, RateLimited
 from aimodels_core.messages import Published, Stage, Want
 from aimodels_core.oci import Artifact, ArtifactFile
 from aimodels_core.source import Source, SourceFile
 from aimodels_core.units import MIB
 from aimodels_jobs import contents, documents, formats, headers, known, metadata, plan
-from aimodels_jobs.asking import Asking, OnLimit
+from aimodels_jobs.asking import Asking
 from aimodels_jobs.blob import BlobMove
 from aimodels_jobs.dispatch import Dispatcher
 from aimodels_jobs.headers import NeedBytes
 from aimodels_jobs.headers_gguf import GgufHeader
 from aimodels_jobs.headers_safetensors import SafetensorsHeader
 from aimodels_jobs.metadata import ModelFacts
-from aimodels_jobs.plan import PlanFile, Way
+from aimodels_jobs.plan import Plan, PlanFile, Way
 from aimodels_jobs.progress import Meter
 from aimodels_jobs.selection import Notice, Selection
 from aimodels_jobs.survey import Survey, link_scopes, presence, replan, survey
@@ -43,8 +43,31 @@ _NOTES_MOST = 50
 
 Header = SafetensorsHeader | GgufHeader
 
-Show = Callable[[Stage, str], Awaitable[None]]
 GetDispatcher = Callable[[int], Awaitable[Dispatcher]]
+
+
+class Owner(Protocol):
+    """Whom a publication tells how far it is, and asks for space."""
+
+    async def stage(self, stage: Stage, revision: str) -> None:
+        """A stage begins; the revision is known now."""
+        ...
+
+    async def limited(self, error: RateLimited | None) -> None:
+        """The source limits its rate; None: it goes on."""
+        ...
+
+    async def admit(self, plan: Plan) -> None:
+        """Reserve the space of a plan before anything moves.
+
+        Raises:
+            CapacityReached.
+        """
+        ...
+
+    async def settle(self, blobs: Mapping[Digest, int]) -> None:
+        """It is published and consists of these blobs."""
+        ...
 
 
 class Publication:
@@ -56,8 +79,7 @@ class Publication:
         workshop: shared by all publications.
         get_dispatcher: starts movers when there is something to move.
         meter: counts what moves.
-        show: told each stage and the revision.
-        on_limit: told while the source limits its rate.
+        owner: told of its progress, asked for space.
         moving: blobs that were begun and are not there yet, of earlier attempts too.
     """
 
@@ -68,16 +90,15 @@ class Publication:
         workshop: Workshop,
         get_dispatcher: GetDispatcher,
         meter: Meter,
-        show: Show,
-        on_limit: OnLimit,
+        owner: Owner,
         moving: dict[Digest, BlobMove],
     ) -> None:
         self._want = want
-        self._source = Asking(source, workshop.source_threads, on_limit)
+        self._source = Asking(source, workshop.source_threads, owner.limited)
         self._workshop = workshop
         self._get_dispatcher = get_dispatcher
         self._meter = meter
-        self._show = show
+        self._owner = owner
         self._small: dict[str, bytes] = {}
         self._moving = moving
         self._notices: tuple[Notice, ...] = ()
@@ -94,18 +115,22 @@ class Publication:
             self._source.abort()
 
     async def _steps(self) -> Published:
-        await self._show(Stage.RESOLVING, self._want.revision)
+        await self._owner.stage(Stage.RESOLVING, self._want.revision)
         found = await self._survey()
-        await self._show(Stage.PLANNING, found.resolved.revision)
+        await self._owner.stage(Stage.PLANNING, found.resolved.revision)
         found, facts = await self._examine(found)
         self._meter.bytes_total = found.plan.bytes_total
         self._meter.bytes_reused = found.plan.bytes_reused
+        await self._owner.admit(found.plan)
         with self._workshop.using(found.digests.values()):
-            await self._show(Stage.MOVING, found.resolved.revision)
+            await self._owner.stage(Stage.MOVING, found.resolved.revision)
             digests = await self._move(found)
             with self._workshop.using(digests.values()):
-                await self._show(Stage.COMMITTING, found.resolved.revision)
+                await self._owner.stage(Stage.COMMITTING, found.resolved.revision)
                 artifact = await self._commit(found, digests, facts)
+        blobs = {digests[row.file.path]: row.file.size_bytes for row in found.plan.files}
+        documents_of_it = {artifact.config_digest: len(artifact.config), artifact.digest: len(artifact.manifest)}
+        await self._owner.settle({**blobs, **documents_of_it})
         return Published(
             digest=str(artifact.digest),
             media_type=modelpack.ARTIFACT_TYPE,

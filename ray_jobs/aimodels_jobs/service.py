@@ -22,7 +22,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from aimodels_core.errors import AiModelsError, UsageError
-from aimodels_core.messages import MAX_WANT_BYTES, Snapshot, Want
+from aimodels_core.messages import MAX_WANT_BYTES, Want
 from aimodels_jobs.coordinator import Coordinator
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class _Api:
         return web.json_response({"epoch": snapshot.epoch, "writing": snapshot.writing})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(text=render_metrics(self._coordinator.snapshot()), content_type="text/plain")
+        return web.Response(text=self._coordinator.metrics(), content_type="text/plain")
 
 
 def _uid(request: web.Request) -> str:
@@ -134,25 +134,3 @@ def _uid(request: web.Request) -> str:
     if not _UID.fullmatch(uid):
         raise UsageError("uid: want letters, digits, dots, dashes, at most 128")
     return uid
-
-
-def render_metrics(snapshot: Snapshot) -> str:
-    """Render a snapshot in Prometheus' text format (exposition_formats.md, "Text-based format")."""
-    stages: dict[str, int] = {}
-    for publication in snapshot.publications:
-        stages[publication.stage.value] = stages.get(publication.stage.value, 0) + 1
-    lines = [
-        "# HELP aimodels_publications Publications by stage.",
-        "# TYPE aimodels_publications gauge",
-        *(f'aimodels_publications{{stage="{stage}"}} {count}' for stage, count in sorted(stages.items())),
-        "# HELP aimodels_writing Whether this coordinator is the writer of the store.",
-        "# TYPE aimodels_writing gauge",
-        f"aimodels_writing {int(snapshot.writing)}",
-        "# HELP aimodels_transferred_bytes Payload bytes read from sources by the publications known now.",
-        "# TYPE aimodels_transferred_bytes gauge",
-        f"aimodels_transferred_bytes {sum(p.bytes_transferred for p in snapshot.publications)}",
-        "# HELP aimodels_reused_bytes Bytes that were not read from their source.",
-        "# TYPE aimodels_reused_bytes gauge",
-        f"aimodels_reused_bytes {sum(p.bytes_reused for p in snapshot.publications)}",
-    ]
-    return "\n".join(lines) + "\n"

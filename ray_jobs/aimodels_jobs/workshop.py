@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from aimodels_core.digest import Digest
+from aimodels_jobs.admission import Capacity
 from aimodels_jobs.checkpoints import Checkpoints
 from aimodels_jobs.flight import Patience
 from aimodels_jobs.layout import Store
@@ -51,6 +52,7 @@ class Workshop:
         patience: of runs.
         pickle: whether torch weights may be published.
         check_writer: raises WriterBusy when this process has lost the right to write.
+        capacity: most that the store may hold.
         locks: per blob.
         used: blobs that a publication counts on, though no tag names them yet.
     """
@@ -62,6 +64,7 @@ class Workshop:
     pickle: Pickle = Pickle.ALLOW
     check_writer: Callable[[], None] = lambda: None
     source_threads: Threads = dataclasses.field(default_factory=Threads)
+    capacity: Capacity = dataclasses.field(default_factory=Capacity)
     locks: DigestLocks = dataclasses.field(default_factory=DigestLocks)
     used: collections.Counter[Digest] = dataclasses.field(default_factory=collections.Counter)
 

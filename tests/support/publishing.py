@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 from aimodels_core import names
 from aimodels_core.messages import PublicationState, Snapshot, Stage, Want
 from aimodels_core.source import Gate, Source
+from aimodels_jobs.admission import Capacity
 from aimodels_jobs.checkpoints import Checkpoints
 from aimodels_jobs.collection import Collected
 from aimodels_jobs.coordinator import Coordinator
@@ -106,6 +107,8 @@ class Desk:
         own: become the writer at once.
         executor: where movers are.
         connections: to each payload host.
+        wall_clock: Unix seconds.
+        capacity: most that the store may hold.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class Desk:
         executor: Callable[[], Executor] = Inline,
         connections: int = 16,
         wall_clock: Callable[[], float] = time.time,
+        capacity: Capacity | None = None,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="desk")
@@ -129,7 +133,12 @@ class Desk:
         self.writer = writer_of(self.objects, sleep=pause.sleep)
         self._threads = Threads()
         workshop = Workshop(
-            self.store, Checkpoints(self.objects), self._threads, patience=runs, check_writer=self.writer.check
+            self.store,
+            Checkpoints(self.objects),
+            self._threads,
+            patience=runs,
+            check_writer=self.writer.check,
+            capacity=capacity or Capacity(),
         )
 
         async def choose(_: int) -> Executor:
@@ -225,9 +234,11 @@ class Desk:
         return self.run(self.coordinator.collect(now=True))
 
 
-def want(url: str, name: str, *, scope: str = names.LOCAL, generation: int = 1, credential: str = "") -> Want:
+def want(
+    url: str, name: str, *, scope: str = names.LOCAL, generation: int = 1, credential: str = "", created: float = 0.0
+) -> Want:
     """A want with a name for its uid."""
-    return Want(names.model_tag(name), name, generation, url, scope, credential=credential)
+    return Want(names.model_tag(name), name, generation, url, scope, credential=credential, created=created)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

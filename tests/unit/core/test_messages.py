@@ -22,6 +22,7 @@ WANTS = st.builds(
     scope=st.sampled_from(["cluster", "local", "ns/team-a"]),
     revision=TEXT,
     credential=VISIBLE,
+    created=SECONDS,
 )
 STATES = st.builds(
     PublicationState,
@@ -66,8 +67,8 @@ def test_a_snapshot_survives_the_wire(snapshot: Snapshot) -> None:
 
 
 @given(WANTS, st.text(min_size=1, max_size=20))
-def test_credential_and_revision_do_not_change_what_was_asked_for(want: Want, other: str) -> None:
-    same = dataclasses.replace(want, credential=other, revision=other)
+def test_credential_revision_and_age_do_not_change_what_was_asked_for(want: Want, other: str) -> None:
+    same = dataclasses.replace(want, credential=other, revision=other, created=7.0)
     newer = dataclasses.replace(want, generation=want.generation + 1)
 
     assert same.spec_hash == want.spec_hash != newer.spec_hash
@@ -94,6 +95,13 @@ def test_a_field_of_another_type_is_refused_by_name(field: str, value: object) -
     raw = {"name": "n", "generation": 1, "url": "https://h/a/b", "scope": "cluster", field: value}
     with pytest.raises(ValueError, match=field):
         Want.from_json("u", json.dumps(raw).encode())
+
+
+@pytest.mark.parametrize("value", ["null", '"1"', "true", "-1", "NaN", "Infinity", "1e13", "9" * 400])
+def test_an_age_that_is_no_time_is_refused_by_name(value: str) -> None:
+    raw = f'{{"name": "n", "generation": 1, "url": "https://h/a/b", "scope": "cluster", "created": {value}}}'
+    with pytest.raises(ValueError, match="created"):
+        Want.from_json("u", raw.encode())
 
 
 def test_the_etag_changes_with_epoch_and_version() -> None:

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from aimodels_core.errors import RateLimited
-from aimodels_jobs.governor import Connections, RateGate, parse_rate_limit
+from aimodels_jobs.governor import Connections, RateGate, Throttled, parse_rate_limit
 
 KEY = ("hub", "resolve", "t")
 
@@ -74,6 +74,31 @@ def test_a_waiting_request_goes_on_when_the_pause_is_over() -> None:
 
     assert not thread.is_alive()
     assert gate.waited_seconds >= 0.9
+
+
+def test_what_a_hub_held_up_is_counted_by_kind() -> None:
+    clock = Clock()
+    gate = RateGate(longest_wait_seconds=0.0, clock=clock)
+    gate.wait("hub", "api", "t")
+    gate.learn(*KEY, 429, {"retry-after": "7"})
+    with pytest.raises(RateLimited):
+        gate.wait(*KEY)
+
+    resolve = gate.throttled["resolve"]
+    assert (resolve.refusals, gate.throttled["api"].refusals) == (1, 0)
+    assert 7 <= resolve.seconds <= 8
+    assert gate.throttled["api"].seconds == 0
+
+
+def test_what_payload_hosts_held_up_is_counted_once() -> None:
+    clock = Clock()
+    connections = Connections(16, clock=clock)
+    connections.had_trouble("cdn", pause_seconds=5)
+    clock.now += 3
+    connections.had_trouble("cdn", pause_seconds=5)
+    connections.had_trouble("other", pause_seconds=2)
+
+    assert connections.throttled == Throttled(seconds=10.0, refusals=3)
 
 
 def test_connections_are_bounded_and_come_back() -> None:
