@@ -24,7 +24,7 @@ _WRITER_BUDGET_SECONDS = 20.0
 """Longer than a dead writer's lease lives: a shorter wait would never see it expire."""
 _LOOK_SECONDS = 2.0
 _START_PAUSE_SECONDS = 1.0
-_QUIET = ("aiohttp", "boto3", "botocore", "s3transfer", "urllib3")
+_QUIET = ("aiohttp", "boto3", "botocore", "httpcore2", "httpx2", "huggingface_hub", "s3transfer", "urllib3")
 
 
 class Host:

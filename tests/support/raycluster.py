@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 _ROOT = Path(__file__).parents[2]
 _ENTER = ("unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -194,7 +195,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _environment(short: Path) -> None:
+def set_environment(short: Path) -> None:
     """Set what Ray's processes start with."""
     from aimodels_jobs.fleet import cluster
 
@@ -203,26 +204,37 @@ def _environment(short: Path) -> None:
     os.environ.update({"HOME": str(short), "RAY_AUTH_MODE": "disabled", "RAY_TMPDIR": str(short)})
 
 
+def answer_requests(play: Callable[[str, int], Any], answers: BinaryIO) -> None:
+    """Answer what is asked by a line each, until the other side closes."""
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        try:
+            answer = play(request["kind"], int(request["seed"]))
+        except Exception as error:
+            import traceback
+
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def answers_only() -> BinaryIO:
+    """What was standard output; whatever prints, prints to the log from now on."""
+    kept = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return kept
+
+
 def main() -> int:
     """Answer requests until the other side closes."""
     from tests.support.killing import Stage
 
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints, prints to the log
+    answers = answers_only()
     folder, short = Path(sys.argv[1]), Path(sys.argv[2])
-    _environment(short)
+    set_environment(short)
     with Stage(folder, RayCluster(short / "ray")) as stage:
-        for line in sys.stdin.buffer:
-            request = json.loads(line)
-            try:
-                answer = stage.play(request["kind"], int(request["seed"]))
-            except Exception as error:
-                import traceback
-
-                traceback.print_exc()
-                answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
-            answers.write(json.dumps(answer).encode() + b"\n")
-            answers.flush()
+        answer_requests(stage.play, answers)
     return 0
 
 
