@@ -102,7 +102,8 @@ class Leader:
     async def acquire(self) -> None:
         """Wait until the lease is ours."""
         while not await self._try():
-            await self._sleep(self._times.retry_seconds * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
+            pause = self._times.retry_seconds * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+            await self._sleep(min(pause, self._free_in()))
         log.info("lease taken", extra={"identity": self._place.identity})
 
     async def keep(self) -> None:
@@ -151,6 +152,11 @@ class Leader:
         if self._seen is None or self._seen[0] != version:
             self._seen = (version, self._clock())
         return self._clock() - self._seen[1] >= self._times.duration_seconds
+
+    def _free_in(self) -> float:
+        """Seconds until the lease may be taken, if it is not renewed before; endless when that cannot be told."""
+        left = self._seen[1] + self._times.duration_seconds - self._clock() if self._seen is not None else 0.0
+        return left if left > 0.0 else float("inf")
 
     def _next(self, lease: Lease | None) -> Lease:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
