@@ -43,8 +43,8 @@ def main(words: Sequence[str]) -> int:
     file_mib = 128 if options.quick else 1024 if options.full else 512
     repetitions = options.repetitions or (2 if options.quick else 5)
     work: Path = options.work.resolve() / str(os.getpid())
-    calm = (0.0, 0) if options.quick else (options.patience, options.again)
-    bench = Bench(work, repetitions, file_mib * 1024 * 1024, *calm)
+    patience, again = (0.0, 0) if options.quick else (options.patience, options.again)
+    bench = Bench(work, repetitions, file_mib * 1024 * 1024, patience, again, options.quick)
     work.mkdir(parents=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and data are cleaned up then, too
     try:

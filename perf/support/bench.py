@@ -22,6 +22,7 @@ class Bench:
         file_bytes: of one weight file.
         patience_seconds: how long to wait before a repetition for the rest of the machine to be quiet.
         again: how often a disturbed repetition is done again, for each variant in all.
+        quick: only whether it runs at all is asked.
     """
 
     work: Path
@@ -29,6 +30,7 @@ class Bench:
     file_bytes: int
     patience_seconds: float = 0.0
     again: int = 0
+    quick: bool = False
 
     def rounds(self, variants: Mapping[str, Callable[[], Sample]], result: Result) -> None:
         """Repeat all variants in turn, so that what drifts meets all of them alike."""
