@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import http.client
 import json
+import os
 import signal
 import ssl
 import sys
@@ -199,7 +200,8 @@ def issuing(
             settings |= {"TLS_DIR": tls, "SIGNER_DIR": signer}
             words = [f"AI_MODELS_{name}={value}" for name, value in settings.items()]
             words += [f"KUBECONFIG={kubeconfig or _kubeconfig(folder, api.url)}"]
-            return ["env", *words, sys.executable, "-m", "aimodels_operator.webhook"]
+            others = [f"--unset={name}" for name in os.environ if name.startswith("AI_MODELS_")]
+            return ["env", *others, *words, sys.executable, "-m", "aimodels_operator.webhook"]
 
         with started(command, ready=lambda _: answers(health_port, path="/healthz"), tls=True) as server:
             yield Issuing(server, health_port, accounts, made, authority, signer)
