@@ -156,7 +156,7 @@ class Admission:
             await self._tell()
 
     def _is_space_needed(self) -> bool:
-        return self.ledger is not None and bool(self.ledger.waiting or self._on_space)
+        return self.ledger is not None and (self.ledger.is_short or bool(self._on_space))
 
     async def collect(self, in_use: Callable[[], Collection[Digest]], *, now: bool) -> Collected:
         """Collect the store, one at a time, and take over what is left.

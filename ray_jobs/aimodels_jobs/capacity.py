@@ -97,6 +97,11 @@ class Ledger:
         return tuple(self._waiting)
 
     @property
+    def is_short(self) -> bool:
+        """Whether somebody waits who would go on if there were more space."""
+        return any(need.size_bytes <= self.limit_bytes for need in self._waiting.values())
+
+    @property
     def planning(self) -> bool:
         """Whether somebody has not said yet what it needs."""
         return not self.opened or bool(self._planning)

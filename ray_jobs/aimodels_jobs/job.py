@@ -233,7 +233,8 @@ class Job:
                 trouble = Trouble(CapacityReached.reason, CapacityReached.__name__, words, retryable=True)
                 if trouble != self.state.trouble or self.state.stage is not Stage.WAITING:
                     log.info("publication waits for space", extra={"model": self.want.name, "detail": words})
-                    await self._show(stage=Stage.WAITING, trouble=trouble, next_retry_at=None, first_failed_at=first)
+                    shown = {"trouble": trouble, "first_failed_at": first, **_counters(self._meter)}
+                    await self._show(stage=Stage.WAITING, next_retry_at=None, **shown)
                 await self._again.wait()
         await self._show(trouble=None, first_failed_at=None)
 

@@ -236,9 +236,11 @@ def test_one_that_never_fits_says_so_and_blocks_nobody(tmp_path: Path) -> None:
             assert "the whole store may hold 600.0 KiB" in await bench.waits("giant")
             await bench.put("b", BIG, created=2)
             await bench.ready("b")
+            await bench.delete("b")
 
             assert bench.state("giant").stage is Stage.WAITING
-            await bench.delete("giant")
+            assert bench.state("giant").bytes_total > 2 * ROOM_FOR_ONE
+            assert bench.metric("collections_total") == 0
 
     run(law())
 
