@@ -3,6 +3,7 @@
 import dataclasses
 import http.client
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -17,7 +18,10 @@ from aimodels_core.errors import AiModelsError, TransientError, UsageError
 from aimodels_core.messages import Want
 from aimodels_core.watched import Certificate, Secret
 from aimodels_jobs import host_options
+from aimodels_jobs.fleet import detached as fleet_detached
+from aimodels_jobs.fleet.cluster import Ray
 from aimodels_jobs.host_options import HostSettings
+from aimodels_jobs.hosting import Host
 from aimodels_jobs.writer import FolderWriter
 from tests.support import weights
 from tests.support.certificates import certificates
@@ -199,6 +203,25 @@ def test_an_actor_is_had_once_and_replaced_when_its_settings_change(detached: De
     assert other.writing(seconds=8) != epoch, "the old one gave the store back: nobody waits for a lease to expire"
     assert status(detached.api) == 0
     detached.api.port = other.port
+
+
+def test_an_actor_that_hangs_is_replaced(detached: Detached, settings: HostSettings) -> None:
+    epoch = detached.api.writing()
+    os.kill(detached.pid(), signal.SIGSTOP)
+    detached.place.ensure(Host, dataclasses.replace(settings, movers=1, inline=False), ready_seconds=10.0)
+
+    assert detached.api.writing(other_than=epoch) != epoch
+
+
+def test_an_actor_that_waits_for_a_node_that_is_not_there_gives_way(ray_instance: None, settings: HostSettings) -> None:
+    nowhere = fleet_detached.Detached(Ray(""), "coordinator-of-nowhere", on={"ai-models/role": "nowhere"})
+    with pytest.raises(AiModelsError, match=r"coordinator-of-nowhere: silent"):
+        nowhere.ensure(Host, settings, ready_seconds=1.0)
+    place = fleet_detached.Detached(Ray(""), "coordinator-of-nowhere")
+    try:
+        assert Api(place.ensure(Host, settings, ready_seconds=10.0)).writing()
+    finally:
+        place.remove()
 
 
 def test_secrets_are_in_no_environment_command_line_or_argument(

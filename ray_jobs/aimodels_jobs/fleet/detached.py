@@ -60,21 +60,26 @@ class Detached:
     def ensure(self, make: Callable[[Any], Hosted], settings: object, *, ready_seconds: float) -> int:
         """Have the actor run with these settings, and wait until it serves; returns its port.
 
-        One that runs with the same settings is left alone, one with others is stopped and replaced.
+        One that runs with the same settings is left alone, one with others is stopped and replaced; one that says
+        nothing for `ready_seconds` hangs, or waits for a node that is not there, and is replaced as well.
 
         Raises:
             AiModelsError: why it does not serve; MoverLost when nobody answers in time.
         """
         actor = self._get_or_create(make, settings)
-        if not self._has(actor, settings, ready_seconds):
-            log.info("actor is replaced", extra={"actor": self._name})
-            self.remove(actor)
+        if (why := self._unfit(actor, settings, ready_seconds)) is not None:
+            log.info("actor is replaced", extra={"actor": self._name, "why": why})
+            self.remove(actor, ask=why != "Silent")
             actor = self._get_or_create(make, settings)
         port: int = self._ask(actor.ready.remote(ready_seconds), ready_seconds + _CONTROL_SECONDS)
         return port
 
-    def remove(self, actor: Any = None) -> None:
+    def remove(self, actor: Any = None, *, ask: bool = True) -> None:
         """Stop the actor cleanly and see its name free; harmless when there is none.
+
+        Args:
+            actor: the one with the name by default.
+            ask: have it end cleanly before it is killed; of no use with one that does not listen.
 
         Raises:
             MoverLost: the name is still taken.
@@ -83,8 +88,9 @@ class Detached:
             actor = actor or ray.get_actor(self._name, namespace=NAMESPACE)
         if actor is None:
             return
-        with contextlib.suppress(AiModelsError):  # one that does not listen is killed all the same
-            self._ask(actor.stop.remote(), _CONTROL_SECONDS)
+        if ask:
+            with contextlib.suppress(AiModelsError):  # one that does not listen is killed all the same
+                self._ask(actor.stop.remote(), _CONTROL_SECONDS)
         deadline = time.monotonic() + _DEATH_SECONDS
         with contextlib.suppress(ValueError, ray.exceptions.RayError):
             ray.kill(actor, no_restart=True)
@@ -113,14 +119,12 @@ class Detached:
         except (ray.exceptions.RayError, ValueError) as error:
             raise MoverLost(f"{self._name}: not started: {type(error).__name__}", code="NotStarted") from error
 
-    def _has(self, actor: Any, settings: object, seconds: float) -> bool:
-        """Tell whether it has these settings; those of another release may not even be readable."""
+    def _unfit(self, actor: Any, settings: object, seconds: float) -> str | None:
+        """Say why it must be replaced; None for one with these settings. Those of another release may be unreadable."""
         try:
-            return bool(self._ask(actor.settings.remote(), seconds) == settings)
+            return None if self._ask(actor.settings.remote(), seconds) == settings else "Changed"
         except MoverLost as error:
-            if error.code == "Silent":
-                raise
-            return False
+            return error.code
 
     def _ask(self, reference: Any, seconds: float) -> Any:
         try:
