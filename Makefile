@@ -58,7 +58,7 @@ test-integration: env real-components ## Real Ray, registries, S3 and models
 .PHONY: real-components
 real-components: env
 	@$(STEP) "Debian packages for tests" $(FETCH) $(PYTHON) -m tests.support.binaries --debian base
-	@$(STEP) "registry and S3 server for tests" $(FETCH) $(PYTHON) -m tests.support.binaries registry versitygw
+	@$(STEP) "registry, S3 server and Helm for tests" $(FETCH) $(PYTHON) -m tests.support.binaries registry versitygw helm
 
 .PHONY: soak
 soak: env real-components ## Long campaigns of faults (hours with all of them; K= selects)
@@ -66,6 +66,7 @@ soak: env real-components ## Long campaigns of faults (hours with all of them; K
 
 .PHONY: perf
 perf: env real-components ## Benchmarks against their baselines; results in perf/results/
+	@$(STEP) "programs of the cluster" $(FETCH) $(STAND) --no-images --prepare
 	@$(STEP) "benchmarks" $(CLEAN) $(PYTHON) -m perf $(ARGS)
 
 ##@ Change

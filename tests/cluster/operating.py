@@ -15,40 +15,31 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from aimodels_jobs import service
 from aimodels_jobs.sources.hub_settings import HubSettings
 from aimodels_jobs.sourcing import Sourcing
+from tests.cluster.stand import chart
 from tests.cluster.stand.kubectl import Kubectl, Object
-from tests.cluster.stand.layout import CHECKOUT
-from tests.cluster.stand.waiting import command, until
+from tests.cluster.stand.layout import CHECKOUT, HUB_ADDRESS
+from tests.cluster.stand.waiting import until
 from tests.support.certificates import certificates
+from tests.support.hub import server
 from tests.support.hub.limits import Limits
 from tests.support.hub.server import Hub
 from tests.support.processes import free_port
 from tests.support.publishing import Desk, folder_place
 
-HOME = "d8-ai-models"
-CHART = CHECKOUT / "charts" / "ai-models"
+HOME = chart.HOME
 TOKEN = "a-token-of-the-coordinator"
 HUB_TOKEN = "hf_a-token-of-the-hub"
 
 
 def install(*settings: str, wait: bool = True) -> None:
-    """Install the chart with settings such as `logLevel=Debug`, or upgrade it."""
-    words = [
-        "upgrade",
-        "--install",
-        "--reset-values",
-        "ai-models",
-        str(CHART),
-        f"--namespace={HOME}",
-        "--create-namespace",
-    ]
-    words += ["--wait"] if wait else []
-    command("helm", *words, *(f"--set={setting}" for setting in settings), seconds=120)
-    Kubectl()("wait", "--for=condition=Established", "crd", "--selector=module=ai-models", "--timeout=30s")
+    """Install definitions, policies and roles of the chart, or upgrade it; processes only if the settings say so."""
+    chart.install("operator.enabled=false", "dataplane.enabled=false", *settings, wait=wait)
 
 
 def operator_kubeconfig(folder: Path) -> Path:
@@ -185,6 +176,24 @@ class Operators:
     def logs(self) -> str:
         """Everything that all replicas logged."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
+
+
+@contextlib.contextmanager
+def hub_under_its_names(tokens: Mapping[str, str]) -> Iterator[Hub]:
+    """The simulator where the stand's DNS leads the names of huggingface.co; tokens by whom they belong to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "_address", lambda _: HUB_ADDRESS)
+        made = Hub(
+            tokens=dict(tokens),
+            limits=Limits.unlimited(),
+            host="huggingface.co",
+            cdn_host="cdn-lfs.hf.co",
+            other_cdn_host="cas-bridge.xethub.hf.co",
+            tls=True,
+            port=443,
+        )
+    with made:
+        yield made
 
 
 @contextlib.contextmanager

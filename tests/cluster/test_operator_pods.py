@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster import operating
 from tests.cluster.operating import HOME, TOKEN, Served, holder, phase
-from tests.cluster.stand import product
+from tests.cluster.stand import chart, product
 from tests.cluster.stand.kubectl import Kubectl, Object
 from tests.cluster.stand.layout import ADDRESS, StandError
 from tests.cluster.stand.waiting import command, until
@@ -25,9 +25,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         hub.add(good_model("org/good"))
         made = Served(tmp_path_factory.mktemp("pods"), hub, ADDRESS)
         made.start()
-        home = Kubectl(HOME)
-        Kubectl().apply(restricted(HOME))
-        home.apply(*made.secrets())
+        chart.namespaces()
+        Kubectl(HOME).apply(*made.secrets())
         try:
             install(made)
             yield made
@@ -38,19 +37,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def install(served: Served) -> None:
     """Install the chart with operators, and wait until they run; what they logged is in the error otherwise."""
-    settings = (f"coordinator.url={served.url}", f"images.operator={product.image_name('operator')}")
-    operating.install(*settings, wait=False)
+    image = product.image_name("operator")
+    operating.install("operator.enabled=true", f"coordinator.url={served.url}", f"images.operator={image}", wait=False)
     try:
         Kubectl(HOME).rolled_out("deployment/ai-models-operator", seconds=90)
     except StandError as error:
         words = Kubectl(HOME).attempt("logs", "--selector=app=ai-models-operator", "--tail=20").stdout
         raise StandError(f"{error}\n{words}") from error
-
-
-def restricted(name: str) -> Object:
-    """The module's namespace, as strict as Kubernetes can be about Pods."""
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 def model(name: str) -> Object:

@@ -17,8 +17,6 @@ from tests.cluster.operating import Operators, Served, phase, wait_for_holder
 from tests.cluster.stand.kubectl import Kubectl, Object
 from tests.cluster.stand.layout import CHECKOUT, HUB_ADDRESS
 from tests.support import models
-from tests.support.hub import server
-from tests.support.hub.limits import Limits
 from tests.support.hub.repository import Access, Repository
 from tests.support.hub.server import Hub
 from tests.support.publishing import good_model
@@ -31,19 +29,7 @@ ENDPOINT = "https://huggingface.co"
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "_address", lambda _: HUB_ADDRESS)
-        tokens = {USER_TOKEN: "user", ADMIN_TOKEN: "administrator"}
-        made = Hub(
-            tokens=tokens,
-            limits=Limits.unlimited(),
-            host="huggingface.co",
-            cdn_host="cdn-lfs.hf.co",
-            other_cdn_host="cas-bridge.xethub.hf.co",
-            tls=True,
-            port=443,
-        )
-    with made:
+    with operating.hub_under_its_names({USER_TOKEN: "user", ADMIN_TOKEN: "administrator"}) as made:
         made.add(models.bge_m3())
         made.add(models.gemma_3_4b(granted=[ADMIN_TOKEN]))
         granted = frozenset({USER_TOKEN})

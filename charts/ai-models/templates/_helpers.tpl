@@ -4,3 +4,87 @@ module: ai-models
 app.kubernetes.io/name: ai-models
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
+
+{{- /* An image by its name among the settings: (list . "operator"). */}}
+{{- define "ai-models.image" -}}
+{{- $root := index . 0 }}
+{{- $name := index . 1 -}}
+image: {{ required (printf "images.%s: want an image, got nothing" $name) (index $root.Values.images $name) | quote }}
+imagePullPolicy: {{ $root.Values.images.pullPolicy }}
+{{- end }}
+
+{{- /* With ai-models.confined: what PodSecurity asks for at its level "restricted", and a root file system that is not written. */}}
+{{- define "ai-models.unprivileged" -}}
+runAsNonRoot: true
+runAsUser: 64535
+runAsGroup: 64535
+fsGroup: 64535
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "ai-models.confined" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* Pods of one app on different nodes, as far as there are nodes. */}}
+{{- define "ai-models.spread" -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {app: {{ . }}}
+  matchLabelKeys: [pod-template-hash]
+{{- end }}
+
+{{- define "ai-models.coordinatorUrl" -}}
+{{- if .Values.coordinator.url }}
+{{- .Values.coordinator.url }}
+{{- else if .Values.dataplane.enabled }}
+{{- printf "https://ai-models-coordinator.%s.svc:18270" .Release.Namespace }}
+{{- else }}
+{{- fail "coordinator.url: want https://<host>:<port>, since dataplane.enabled is false, got nothing" }}
+{{- end }}
+{{- end }}
+
+{{- /* Arguments of `python3 -m aimodels_jobs.host`, as JSON: paths of Secrets that ray.yaml mounts, never what is in them. */}}
+{{- define "ai-models.coordinatorCommand" -}}
+{{- $artifacts := .Values.artifacts }}
+{{- $hub := .Values.sources.huggingFace }}
+{{- $words := list "--on" "ai-models/role=head" "--bind" "0.0.0.0" "--port" "18270"
+  "--token-file" "/etc/ai-models/coordinator/token"
+  "--tls-cert" "/etc/ai-models/coordinator-tls/tls.crt" "--tls-key" "/etc/ai-models/coordinator-tls/tls.key"
+  "--movers" (toString .Values.ray.workers.replicas) "--ready-seconds" "60" "--log-level" .Values.logLevel }}
+{{- if $artifacts.bucket }}
+{{- $words = concat $words (list "--store" (printf "s3://%s" $artifacts.bucket) "--s3-region" $artifacts.region
+  "--s3-credentials" "/etc/ai-models/s3") }}
+{{- with $artifacts.endpoint }}{{ $words = concat $words (list "--s3-endpoint" .) }}{{ end }}
+{{- if not $artifacts.usePathStyle }}{{ $words = append $words "--s3-virtual-host" }}{{ end }}
+{{- if $artifacts.caSecretName }}{{ $words = concat $words (list "--s3-ca-file" "/etc/ai-models/s3-ca/ca.crt") }}{{ end }}
+{{- else }}
+{{- $words = concat $words (list "--store" "/var/lib/ai-models/store") }}
+{{- end }}
+{{- with $hub.endpoint }}{{ $words = concat $words (list "--hub-endpoint" .) }}{{ end }}
+{{- if $hub.credentialsSecretName }}{{ $words = concat $words (list "--hub-token-file" "/etc/ai-models/hub/token") }}{{ end }}
+{{- if $hub.caSecretName }}{{ $words = concat $words (list "--hub-ca-file" "/etc/ai-models/hub-ca/ca.crt") }}{{ end }}
+{{- range .Values.sources.allowedPrivateCIDRs }}{{ $words = concat $words (list "--allow-private-cidr" .) }}{{ end }}
+{{- if eq .Values.sources.pickle "Refuse" }}{{ $words = append $words "--refuse-pickle" }}{{ end }}
+{{- toJson $words }}
+{{- end }}
+
+{{- /* A Secret as files below /etc/ai-models: its volume, (list <name> <Secret>), and its mount, <name>. A Pod waits for it. */}}
+{{- define "ai-models.secretVolume" -}}
+- name: {{ index . 0 }}
+  secret:
+    secretName: {{ index . 1 }}
+    defaultMode: 0440
+    optional: false
+{{- end }}
+
+{{- define "ai-models.secretMount" -}}
+- name: {{ . }}
+  mountPath: /etc/ai-models/{{ . }}
+  readOnly: true
+{{- end }}

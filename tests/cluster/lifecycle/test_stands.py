@@ -224,11 +224,22 @@ def test_too_many_nodes_are_refused_in_clear_words() -> None:
     assert output == "error: nodes: want 1 to 16, got 99\n"
 
 
-def test_install_says_that_there_is_no_chart_yet() -> None:
+@pytest.mark.timeout(1000)
+def test_install_gives_a_product_that_works() -> None:
+    environment = {**os.environ, "PYTHON": sys.executable}
+    words = [str(RUN), "--install", "kubectl", "--namespace=d8-ai-models", "get", "deployments", "--no-headers"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"stand \w+: ai-models works after [\d.]+ s", done.stderr)
+    assert len(re.findall(r"^ai-models-\S+ +(\d)/\1 ", done.stdout, re.M)) == 5
+
+
+def test_install_without_images_is_refused_in_clear_words() -> None:
     code, output = finished("--install", "true")
 
     assert code == 2
-    assert output.startswith("error: --install: want the chart in charts/ai-models, got none")
+    assert output == "error: --install: want the product's images, got --no-images\n"
 
 
 def test_small_disk_is_refused_in_clear_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ def main() -> int:
     """Exit code of the command; 2 when the stand itself fails."""
     parser = argparse.ArgumentParser(prog="tests/cluster/run", description="Run a command beside a fresh Kubernetes.")
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (3)")
-    parser.add_argument("--install", action="store_true", help="install the chart first")
+    parser.add_argument("--install", action="store_true", help="install the chart first, and wait until it works")
     parser.add_argument("--enter", metavar="ID", help="run the command in the stand of this name, which must live")
     parser.add_argument("--no-images", action="store_true", help="do without the product's images: nothing to build")
     parser.add_argument("--prepare", action="store_true", help="install and build what is missing; run nothing")
@@ -36,14 +36,13 @@ def start(arguments: argparse.Namespace) -> int:
     """Run the command in a stand.
 
     Raises:
-        StandError: the stand fails, or the chart is wanted: there is none yet.
+        StandError: the stand fails.
     """
-    if arguments.install:
-        raise StandError("--install: want the chart in charts/ai-models, got none: it comes with the operator")
     words = supervisor.command_line(arguments.command)
     if arguments.enter:
         return supervisor.enter(arguments.enter, words)
-    request = supervisor.Request(words, arguments.nodes, product=not arguments.no_images, keep_logs=LOGS)
+    chosen = {"product": not arguments.no_images, "install": arguments.install}
+    request = supervisor.Request(words, arguments.nodes, **chosen, keep_logs=LOGS)
     if arguments.prepare:
         supervisor.prepare(request)
         return 0

@@ -59,8 +59,8 @@ def small(name: str, files: Mapping[str, bytes], *, links: Mapping[str, str], co
     return _image(name, raw.getvalue(), {"Cmd": list(command), "Env": ["PATH=/bin"]})
 
 
-def busybox(name: str, program: Path, libraries: Iterable[Path]) -> Image:
-    """An image with busybox under all its names, and the libraries that it is linked to.
+def busybox(name: str, program: Path, libraries: Iterable[Path], more: Mapping[str, bytes] = {}) -> Image:
+    """An image with busybox under all its names, the libraries that it is linked to, and more programs by their paths.
 
     A static busybox would need no libraries, but its wget crashes when it looks up names.
     """
@@ -71,6 +71,7 @@ def busybox(name: str, program: Path, libraries: Iterable[Path]) -> Image:
     passwd = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n"
     files = {"bin/busybox": program.read_bytes(), "etc/passwd": passwd, "etc/group": b"root:x:0:\nnobody:x:65534:\n"}
     files |= {str(library).lstrip("/"): library.read_bytes() for library in libraries}
+    files |= more
     return small(name, files, links={f"bin/{link}": "busybox" for link in names.split()}, command=("sleep", "infinity"))
 
 

@@ -18,6 +18,8 @@ class Settings:
     """Folder of the image template."""
     command: tuple[str, ...]
     """What to run beside the cluster."""
+    install: bool = False
+    """Whether to install the product first."""
 
     def save(self, layout: Layout) -> None:
         """Write them into the stand's folder."""
@@ -27,7 +29,7 @@ class Settings:
     def load(cls, layout: Layout) -> "Settings":
         """Read what `save` wrote."""
         values = json.loads(layout.settings.read_text())
-        return cls(nodes=values["nodes"], images=values["images"], command=tuple(values["command"]))
+        return cls(values["nodes"], values["images"], tuple(values["command"]), install=values.get("install", False))
 
     @property
     def template(self) -> Path:

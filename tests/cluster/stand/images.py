@@ -7,7 +7,7 @@ template, cached by content, and nodes link to it (`nodefiles.link_images`).
 import fcntl
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from tests.cluster.stand import archives, nodefiles
 from tests.cluster.stand.layout import CHECKOUT, StandError, cache_root
 from tests.cluster.stand.waiting import command
 from tests.support import binaries
+from tests.support.binaries.catalogue import find
 
 BUSYBOX = Path("/bin/busybox")
 BUSYBOX_IMAGE = "localhost/busybox:1"
@@ -61,10 +62,21 @@ def helpers() -> list[Archive]:
     return [_small(name) for name in (nodefiles.PAUSE_IMAGE, BUSYBOX_IMAGE)]
 
 
-def busybox_image(name: str) -> archives.Image:
-    """The busybox image under any name."""
+def busybox_image(name: str, more: Mapping[str, bytes] = {}) -> archives.Image:
+    """The busybox image under any name, with more programs by their paths."""
     words = command("ldd", BUSYBOX).split()
-    return archives.busybox(name, BUSYBOX, sorted({Path(word) for word in words if word.startswith("/")}))
+    return archives.busybox(name, BUSYBOX, sorted({Path(word) for word in words if word.startswith("/")}), more)
+
+
+def registry(name: str) -> Archive:
+    """distribution 3 beside busybox, as its official image is, written into the cache if it is not there."""
+    key = hashlib.sha256(f"{name} {find('registry').key()} {busybox_image(name).manifest}".encode()).hexdigest()[:16]
+    file = images_root() / f"registry-{key}.tar"
+    if not file.exists():
+        with locked("small"):
+            image = busybox_image(name, {"bin/registry": binaries.path("registry").read_bytes()})
+            image.write(file.with_suffix(".tmp")).replace(file)
+    return Archive(name, file, key)
 
 
 def template(wanted: Sequence[Archive]) -> Path:

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cluster.stand import addresses, cgroups, environment
+from tests.cluster.stand import addresses, cgroups, chart, environment
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.control import Settings
 from tests.cluster.stand.layout import (
@@ -38,6 +38,13 @@ def main() -> int:
         print(f"error: {error}\n{cluster.tails()}", file=sys.stderr)
         return 1
     print(f"stand {layout.id}: {settings.nodes} nodes Ready after {time.monotonic() - started:.1f} s", file=sys.stderr)
+    if settings.install:
+        try:
+            chart.install_whole()
+        except StandError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        print(f"stand {layout.id}: ai-models works after {time.monotonic() - started:.1f} s", file=sys.stderr)
     return run(settings.command)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster.stand.images import KEEP_SECONDS, Archive, images_root, locked
+from tests.cluster.stand.images import KEEP_SECONDS, Archive, images_root, locked, registry
 from tests.cluster.stand.layout import CHECKOUT
 from tests.cluster.stand.waiting import command
 
@@ -30,19 +30,20 @@ _ISOLATED = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-ch
 
 
 def image_name(component: str) -> str:
-    """Name under which nodes have a component's image."""
+    """Name under which nodes have a component's image, or that of `dmcr`."""
     return f"localhost/ai-models-{component}:1"
 
 
 def archives() -> list[Archive]:
-    """The base and the product's images, from the cache or built now.
+    """The base, the product's images, and the registry that its chart wants, from the cache or built now.
 
     Raises:
         StandError: a build failed; the message has the end of its output.
     """
     with locked("product"):
         key = _source_key()
-        return [_base(), *(_component(component, key) for component in COMPONENTS)]
+        built = [_component(component, key) for component in COMPONENTS]
+        return [_base(), registry(image_name("dmcr")), *built]
 
 
 def _base() -> Archive:

@@ -40,6 +40,8 @@ class Request:
     nodes: int = 3
     product: bool = True
     """Whether nodes have the product's images."""
+    install: bool = False
+    """Whether to install the product first."""
     keep_logs: Path | None = None
     """Where to copy the logs of all parts if the command fails."""
 
@@ -52,7 +54,7 @@ def run(request: Request) -> int:
     """
     template = prepare(request)
     with _stand() as (layout, lock):
-        Settings(request.nodes, str(template), request.command).save(layout)
+        Settings(request.nodes, str(template), request.command, install=request.install).save(layout)
         link_programs(layout)
         return _supervise(layout, lock, request.keep_logs)
 
@@ -76,8 +78,11 @@ def check(request: Request) -> None:
     """Install and build what is missing; say in clear words what cannot be had.
 
     Raises:
-        StandError: not root, no version 1 cgroups, too little disk, too many nodes, or a program is not to be had.
+        StandError: not root, no version 1 cgroups, too little disk, too many nodes, nothing to install, or a program is
+            not to be had.
     """
+    if request.install and not request.product:
+        raise StandError("--install: want the product's images, got --no-images")
     if not 1 <= request.nodes <= MAX_NODES:
         raise StandError(f"nodes: want 1 to {MAX_NODES}, got {request.nodes}")
     if os.geteuid() != 0:

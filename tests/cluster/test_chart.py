@@ -1,0 +1,294 @@
+"""The whole product from its chart, in Pods on three nodes: a hub under its real name, movers, the registry, upgrades.
+
+What is published is read by Pods of tenants as delivery will: through the registry, by their ServiceAccounts' tokens.
+"""
+
+import base64
+import json
+import ssl
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import boto3
+import botocore.config
+import pytest
+
+from aimodels_core.names import HomeSecret
+from tests.cluster import operating
+from tests.cluster.operating import phase, secret
+from tests.cluster.stand import chart, product
+from tests.cluster.stand.addons import S3_ACCESS_KEY, S3_SECRET_KEY
+from tests.cluster.stand.chart import HOME, SYSTEM
+from tests.cluster.stand.cluster import Cluster
+from tests.cluster.stand.kubectl import Kubectl, Object
+from tests.cluster.stand.layout import CHECKOUT, S3_HOST
+from tests.support import models
+from tests.support.hub.server import Hub
+from tests.support.publishing import good_model
+
+pytestmark = pytest.mark.timeout(900)
+
+GROUP = "ai.deckhouse.io/v1alpha1"
+ADMIN_TOKEN = "hf_administrator"
+MIB = 1024 * 1024
+RUN_BYTES = 64 * MIB
+LARGE_BYTES = 200 * MIB
+"""Four runs."""
+AUTHORITY = ("sources.huggingFace.caSecretName=chart-hub-ca",)
+HUB = (
+    "sources.huggingFace.endpoint=https://huggingface.co",
+    "sources.huggingFace.credentialsSecretName=chart-hub",
+    *AUTHORITY,
+)
+WEIGHTS_BYTES = (models.minilm_folder() / "model.safetensors").stat().st_size
+BUCKET = "chart-models"
+S3 = (
+    *HUB,
+    f"artifacts.bucket={BUCKET}",
+    f"artifacts.endpoint=https://{S3_HOST}",
+    "artifacts.credentialsSecretName=chart-s3",
+    "artifacts.caSecretName=chart-s3-ca",
+)
+CODE = Path(__file__).parent / "tenant.py"
+Upgrade = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with operating.hub_under_its_names({ADMIN_TOKEN: "administrator"}) as made:
+        made.add(models.bge_m3())
+        made.add(models.gemma_3_4b(granted=[ADMIN_TOKEN]))
+        made.add(models.minilm())
+        made.add(good_model("org/good"))
+        made.add(good_model("org/large", weights_bytes=LARGE_BYTES, seed=1))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def upgrade(hub: Hub, stand: Cluster) -> Iterator[Upgrade]:
+    """Installs the chart with settings, and waits until it works; at once when nothing changes."""
+    chart.namespaces()
+    Kubectl(SYSTEM).apply(
+        secret("chart-hub", {"HF_TOKEN": ADMIN_TOKEN}),
+        secret("chart-hub-ca", {"ca.crt": hub.ca_pem.decode()}),
+        secret("chart-s3", {"accessKey": S3_ACCESS_KEY, "secretKey": S3_SECRET_KEY}),
+        secret("chart-s3-ca", {"ca.crt": stand.layout.ca.read_text()}),
+    )
+    applied: list[tuple[str, ...]] = []
+
+    def change(*settings: str) -> None:
+        if applied[-1:] != [settings]:
+            chart.install_whole(*settings)
+            applied.append(settings)
+
+    try:
+        yield change
+        leaks = [word for word in (ADMIN_TOKEN, S3_SECRET_KEY, token()) if word in everything_said()]
+    finally:
+        operating.install()
+        home = Kubectl(HOME)
+        home("delete", "secret", "--ignore-not-found", *HomeSecret)
+        home("delete", "persistentvolumeclaim", "--ignore-not-found", "ai-models-store", "--wait=false")
+    assert leaks == []
+
+
+def token() -> str:
+    """The coordinator's."""
+    found = Kubectl(HOME).get("secret", "ai-models-coordinator")
+    return base64.b64decode(found["data"]["token"]).decode()
+
+
+def everything_said() -> str:
+    """Logs of all Pods, and their objects."""
+    home = Kubectl(HOME)
+    names = [pod["metadata"]["name"] for pod in home.items("pods")]
+    logs = [home("logs", name, "--all-containers", "--tail=-1") for name in names]
+    return "\n".join([*logs, json.dumps(home.items("pods")), json.dumps(home.items("configmaps"))])
+
+
+def model(name: str, repository: str) -> Object:
+    source = {"url": f"https://huggingface.co/{repository}"}
+    return {"apiVersion": GROUP, "kind": "Model", "metadata": {"name": name}, "spec": {"source": source}}
+
+
+def epoch() -> str:
+    """Which start of the coordinator answers."""
+    (head,) = chart.pods("ray-head")
+    context = ssl.create_default_context(cadata=authority())
+    context.check_hostname = False
+    with urllib.request.urlopen(
+        f"https://{head['status']['podIP']}:18270/healthz", timeout=10, context=context
+    ) as answer:
+        return str(json.load(answer)["epoch"])
+
+
+def authority() -> str:
+    """PEM of the authority of our servers."""
+    found = Kubectl(HOME).get("secret", "ai-models-serving-root")
+    return base64.b64decode(found["data"]["tls.crt"]).decode()
+
+
+def tenant(space: Kubectl, authorities: str) -> Object:
+    """A Pod that may ask the registry, with a token of its namespace."""
+    space.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca"}, "data": {"ca.crt": authorities}},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "code"},
+            "data": {"tenant.py": CODE.read_text()},
+        },
+    )
+    sources = [
+        {"serviceAccountToken": {"audience": "ai-models-dmcr", "expirationSeconds": 600, "path": "token"}},
+        {"configMap": {"name": "ca"}},
+    ]
+    mounts = [{"name": "registry", "mountPath": "/run/registry"}, {"name": "code", "mountPath": "/code"}]
+    image = product.image_name("jobs")
+    main = {"name": "main", "image": image, "command": ["sleep", "infinity"], "volumeMounts": mounts}
+    volumes = [{"name": "registry", "projected": {"sources": sources}}, {"name": "code", "configMap": {"name": "code"}}]
+    spec = {"containers": [main], "volumes": volumes, "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tenant"}, "spec": spec}
+
+
+def start_tenant(space: Kubectl, more: str = "") -> None:
+    space.apply(tenant(space, authority() + more))
+    space.ready("tenant", seconds=90)
+
+
+def read(space: Kubectl, repository: str, digest: str, store: str = "") -> tuple[dict[str, int], str]:
+    """What the tenant read, and what it complained of."""
+    done = space.attempt("exec", "tenant", "--", "python3", "/code/tenant.py", repository, digest, store)
+    return (json.loads(done.stdout) if done.returncode == 0 else {}), done.stderr
+
+
+def nodes_with_movers() -> set[str]:
+    """Nodes on which a mover runs."""
+    found = set()
+    for pod in chart.pods("ray-worker"):
+        names = Kubectl(HOME).exec(pod["metadata"]["name"], "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        if "ray::Mover" in names:
+            found.add(pod["spec"]["nodeName"])
+    return found
+
+
+def test_hub_at_a_private_address_is_refused_until_the_administrator_names_it(
+    upgrade: Upgrade, hub: Hub, space: Kubectl
+) -> None:
+    upgrade(*AUTHORITY)
+    space.apply(model("m", models.BGE_M3))
+    refused = space.until("model", "m", lambda found: "want a public address" in json.dumps(found.get("status", {})))
+    asked = len(hub.log)
+    before = epoch()
+    upgrade(*HUB)
+    ready = space.until("model", "m", phase("Ready"), seconds=120)
+
+    assert refused["status"]["phase"] != "Ready"
+    assert asked == 0
+    assert epoch() != before
+    assert ready["status"]["resolved"]["family"] == "xlm-roberta"
+
+
+def test_model_is_published_by_movers_on_different_nodes_and_read_by_its_namespace_alone(
+    upgrade: Upgrade, hub: Hub, space: Kubectl, other: Kubectl
+) -> None:
+    upgrade(*HUB)
+    space.apply(model("minilm", models.MINILM))
+    found = space.until("model", "minilm", phase("Ready"), seconds=180)
+    digest = found["status"]["artifact"]["digest"]
+    start_tenant(space)
+    start_tenant(other)
+    files, complaint = read(space, f"ns/{space.namespace}", digest)
+    stolen, refusal = read(other, f"ns/{space.namespace}", digest)
+
+    assert len(nodes_with_movers()) == 2
+    assert complaint == ""
+    assert files["model.safetensors"] == WEIGHTS_BYTES
+    assert stolen == {}
+    assert "SourceDenied" in refusal
+
+
+@pytest.fixture
+def other() -> Iterator[Kubectl]:
+    """Another tenant's namespace."""
+    kubectl = Kubectl("test-other-tenant")
+    Kubectl()("create", "namespace", kubectl.namespace)
+    kubectl.until("serviceaccount", "default", bool)
+    yield kubectl
+    Kubectl()("delete", "namespace", kubectl.namespace, "--timeout=60s", seconds=70)
+
+
+def test_gated_cluster_model_by_the_administrators_token_is_read_by_every_namespace(
+    upgrade: Upgrade, space: Kubectl
+) -> None:
+    upgrade(*HUB)
+    Kubectl()("apply", f"--filename={CHECKOUT / 'examples' / 'clustermodel.yaml'}")
+    try:
+        found = Kubectl().until("clustermodel", "gemma-small", phase("Ready"), seconds=120)
+        start_tenant(space)
+        files, complaint = read(space, "cluster", found["status"]["artifact"]["digest"])
+    finally:
+        Kubectl()("delete", "clustermodel", "gemma-small", "--timeout=60s", seconds=70)
+
+    assert complaint == ""
+    assert "config.json" in files
+
+
+def test_upgrade_replaces_the_coordinator_and_loses_nothing(upgrade: Upgrade, hub: Hub, space: Kubectl) -> None:
+    upgrade(*HUB)
+    space.apply(model("done", "org/good"))
+    done = space.until("model", "done", phase("Ready"), seconds=120)
+    upgraded = threading.Event()
+    hub.fault(
+        "stall",
+        path="model.safetensors",
+        repository="org/large",
+        offset=2 * RUN_BYTES,
+        after_bytes=0,
+        seconds=5.0,
+        when=lambda _: not upgraded.is_set(),
+    )
+    try:
+        space.apply(model("large", "org/large"))
+        space.until("model", "large", lambda found: moved(found) >= 2 * RUN_BYTES, seconds=120)
+        before = epoch()
+        upgrade(*HUB, "artifacts.capacityLimit=50Gi", "logLevel=Debug")
+        after = epoch()
+    finally:
+        upgraded.set()
+    found = space.until("model", "large", phase("Ready"), seconds=180)
+    sent = sum(each.sent_bytes for each in hub.log if each.payload and each.repository == "org/large")
+
+    assert after != before
+    assert found["status"]["artifact"]["sizeBytes"] > LARGE_BYTES
+    assert sent < LARGE_BYTES + (LARGE_BYTES - 2 * RUN_BYTES) + 4 * MIB
+    assert space.get("model", "done")["status"]["artifact"] == done["status"]["artifact"]
+    assert space.get("model", "done")["status"]["phase"] == "Ready"
+
+
+def moved(found: Object) -> int:
+    return int(found.get("status", {}).get("publication", {}).get("bytesDone", 0))
+
+
+def test_bucket_instead_of_a_claim(upgrade: Upgrade, stand: Cluster, space: Kubectl) -> None:
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=f"https://{S3_HOST}",
+        aws_access_key_id=S3_ACCESS_KEY,
+        aws_secret_access_key=S3_SECRET_KEY,
+        region_name="us-east-1",
+        verify=str(stand.layout.ca),
+        config=botocore.config.Config(s3={"addressing_style": "path"}),
+    )
+    s3.create_bucket(Bucket=BUCKET)
+    upgrade(*S3)
+    space.apply(model("minilm", models.MINILM))
+    found = space.until("model", "minilm", phase("Ready"), seconds=180)
+    start_tenant(space, stand.layout.ca.read_text())
+    files, complaint = read(space, f"ns/{space.namespace}", found["status"]["artifact"]["digest"], S3_HOST)
+    space("delete", "model", "minilm", "--timeout=60s", seconds=70)
+
+    assert complaint == ""
+    assert files["model.safetensors"] == WEIGHTS_BYTES

@@ -1,0 +1,254 @@
+"""What the chart renders, by the real Helm: settings that are needed, settings that are refused, nothing secret."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aimodels_core.names import HomeSecret
+from aimodels_jobs import host_options
+from aimodels_operator import settings, webhook_settings
+from tests.support import binaries, definitions
+
+CHART = definitions.ROOT / "charts" / "ai-models"
+IMAGES = {f"images.{name}": f"registry.example.com/{name}:1" for name in ("operator", "jobs", "dmcr")}
+HUB = {
+    f"sources.huggingFace.{key}": value for key, value in (("credentialsSecretName", "hub"), ("caSecretName", "hub-ca"))
+}
+S3 = {
+    "artifacts.bucket": "models",
+    "artifacts.endpoint": "https://s3.example.com",
+    "artifacts.credentialsSecretName": "keys",
+    "artifacts.caSecretName": "ca",
+}
+VARIANTS = [pytest.param(IMAGES, id="embedded"), pytest.param({**IMAGES, **S3, **HUB}, id="s3")]
+Object = dict[str, Any]
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    program = binaries.path("helm")
+    quiet = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    return subprocess.run([program, *words], env=quiet, capture_output=True, text=True, timeout=60, check=False)
+
+
+def template(values: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    chosen = [f"--set={name}={value}" for name, value in values.items()]
+    return helm("template", "ai-models", str(CHART), "--namespace=home", "--kube-version=1.36.3", *chosen)
+
+
+def render(values: Mapping[str, str]) -> list[Object]:
+    done = template(values)
+    assert done.returncode == 0, done.stderr
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+def pods(objects: list[Object]) -> Iterator[tuple[str, Object]]:
+    """Names of Deployments, and specs of their Pods."""
+    for found in objects:
+        if found["kind"] == "Deployment":
+            yield found["metadata"]["name"], found["spec"]["template"]["spec"]
+
+
+def container(objects: list[Object], name: str) -> Object:
+    """The one container of a Deployment."""
+    (found,) = dict(pods(objects))[name]["containers"]
+    return dict(found)
+
+
+def environment(objects: list[Object], name: str) -> dict[str, str]:
+    """What the process of a Deployment is told, with a name for what Kubernetes fills in."""
+    return {entry["name"]: entry.get("value", "filled-in") for entry in container(objects, name)["env"]}
+
+
+def test_lint_finds_nothing() -> None:
+    done = helm("lint", "--strict", str(CHART), *(f"--set={name}={value}" for name, value in IMAGES.items()))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_are_required(name: str) -> None:
+    done = template({**IMAGES, name: ""})
+
+    assert done.returncode != 0
+    assert f"{name}: want an image, got nothing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"logLevel": "Trace"}, "at '/logLevel': value must be one of 'Debug', 'Info', 'Warn', 'Error'"),
+        ({"delivery.type": "NodeCache"}, "additional properties 'delivery' not allowed"),
+        ({"artifacts.credentialSecretName": "keys"}, "additional properties 'credentialSecretName' not allowed"),
+        (
+            {"artifacts.bucket": "models"},
+            "artifacts.credentialsSecretName: want a Secret of d8-system with keys accessKey",
+        ),
+        ({"artifacts.endpoint": "https://s3.example.com"}, "artifacts.endpoint: want artifacts.bucket beside it"),
+        ({"artifacts.caSecretName": "ca"}, "artifacts.caSecretName: want artifacts.bucket beside it"),
+        ({**S3, "artifacts.endpoint": "ftp://x"}, "at '/artifacts/endpoint': 'ftp://x' does not match"),
+        ({**S3, "artifacts.endpoint": "https://key@x"}, "at '/artifacts/endpoint'"),
+        ({**S3, "artifacts.credentialsSecretName": "d8-system/keys"}, "at '/artifacts/credentialsSecretName'"),
+        ({"artifacts.capacityLimit": "lots"}, "at '/artifacts/capacityLimit': 'lots' does not match"),
+        ({"artifacts.capacityLimit": "-1"}, "at '/artifacts/capacityLimit': minimum: got -1, want 1"),
+        ({"embedded.size": ""}, "at '/embedded/size': minLength: got 0, want 1"),
+        ({"sources.pickle": "Maybe"}, "at '/sources/pickle': value must be one of 'Allow', 'Refuse'"),
+        ({"sources.allowedPrivateCIDRs[0]": "10.0.0.0"}, "at '/sources/allowedPrivateCIDRs/0'"),
+        ({"sources.huggingFace.endpoint": "huggingface.co"}, "at '/sources/huggingFace/endpoint'"),
+        ({"ray.provider": "kuberay"}, "at '/ray/provider': value must be 'builtin'"),
+        ({"ray.workers.replicas": "0"}, "at '/ray/workers/replicas': minimum: got 0, want 1"),
+        (
+            {"dataplane.enabled": "false"},
+            "coordinator.url: want https://<host>:<port>, since dataplane.enabled is false",
+        ),
+        ({"coordinator.url": "http://c:1"}, "at '/coordinator/url'"),
+    ],
+)
+def test_bad_settings_are_refused_in_clear_words(change: Mapping[str, str], words: str) -> None:
+    done = template({**IMAGES, **change})
+
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_without_processes_no_image_is_needed() -> None:
+    objects = render({"operator.enabled": "false", "dataplane.enabled": "false"})
+
+    assert list(pods(objects)) == []
+    assert {found["kind"] for found in objects} >= {
+        "CustomResourceDefinition",
+        "ValidatingAdmissionPolicy",
+        "ClusterRole",
+    }
+
+
+@pytest.mark.parametrize("values", VARIANTS)
+def test_no_secret_is_rendered(values: Mapping[str, str]) -> None:
+    assert "Secret" not in {found["kind"] for found in render(values)}
+
+
+@pytest.mark.parametrize("values", VARIANTS)
+def test_pods_are_restricted_and_bounded(values: Mapping[str, str]) -> None:
+    for name, spec in pods(render(values)):
+        (one,) = spec["containers"]
+        assert spec["securityContext"]["runAsNonRoot"], name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        confined = {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert one["securityContext"] == confined, name
+        assert spec["enableServiceLinks"] is False, name
+        assert one["readinessProbe"], name
+        assert one["resources"]["limits"]["memory"], name
+        assert set(one["resources"]["requests"]) == {"cpu", "memory"}, name
+
+
+def test_only_operator_and_webhook_have_a_token_for_the_api_server() -> None:
+    objects = render(IMAGES)
+    bound = {subject["name"] for found in objects for subject in found.get("subjects", ())}
+
+    assert bound == {"ai-models-operator", "ai-models-webhook"}
+    for name, spec in pods(objects):
+        assert spec.get("automountServiceAccountToken", True) is (spec["serviceAccountName"] in bound), name
+
+
+@pytest.mark.parametrize("values", VARIANTS)
+def test_pods_wait_for_secrets_that_the_operator_makes(values: Mapping[str, str]) -> None:
+    volumes = [volume for _, spec in pods(render(values)) for volume in spec["volumes"] if "secret" in volume]
+
+    assert {volume["secret"]["secretName"] for volume in volumes} <= set(HomeSecret)
+    assert [volume for volume in volumes if volume["secret"]["optional"]] == []
+
+
+@pytest.mark.parametrize("values", VARIANTS)
+def test_every_volume_is_mounted_and_every_mount_has_a_volume(values: Mapping[str, str]) -> None:
+    for name, spec in pods(render(values)):
+        (one,) = spec["containers"]
+        assert sorted(mount["name"] for mount in one["volumeMounts"]) == sorted(v["name"] for v in spec["volumes"]), (
+            name
+        )
+
+
+@pytest.mark.parametrize("values", VARIANTS)
+def test_the_operator_understands_what_it_is_told(values: Mapping[str, str]) -> None:
+    found = settings.from_env(environment(render({**values, "artifacts.capacityLimit": "1Ti"}), "ai-models-operator"))
+
+    assert found.capacity_limit == 2**40
+    assert found.coordinator_url == "https://ai-models-coordinator.home.svc:18270"
+    assert bool(found.s3_secret) == bool(found.dmcr_redirect_url) == ("artifacts.bucket" in values)
+
+
+def test_the_webhook_understands_what_it_is_told() -> None:
+    found = webhook_settings.from_env(environment(render({**IMAGES, "logLevel": "Debug"}), "ai-models-webhook"))
+
+    assert found.log_level == "Debug"
+
+
+@pytest.mark.parametrize("values", VARIANTS)
+def test_the_coordinator_understands_what_it_is_told_and_its_head_has_the_files(values: Mapping[str, str]) -> None:
+    objects = render({**values, "sources.pickle": "Refuse", "sources.allowedPrivateCIDRs[0]": "10.0.0.0/8"})
+    told = settings.from_env(environment(objects, "ai-models-operator"))
+    words = settings.coordinator_arguments(told)
+    found = host_options.parse(words)
+    mounted = {Path(mount["mountPath"]) for mount in container(objects, "ai-models-ray-head")["volumeMounts"]}
+    named = [Path(word) for word in words if word.startswith("/")]
+
+    assert found.settings.refuse_pickle
+    assert found.settings.private_cidrs == ("10.0.0.0/8",)
+    assert [path for path in named if not {path, path.parent} & mounted] == []
+
+
+def test_head_and_workers_see_the_store_and_authorities_at_the_same_places() -> None:
+    for values in (IMAGES, {**IMAGES, **S3, **HUB}):
+        objects = render(values)
+        head, worker = (container(objects, f"ai-models-ray-{name}")["volumeMounts"] for name in ("head", "worker"))
+        keys = [mount for mount in worker if mount["mountPath"] in ("/etc/ai-models/s3", "/etc/ai-models/hub")]
+
+        assert [mount for mount in worker if mount not in head] == []
+        assert keys == []
+
+
+def test_the_registry_only_reads_and_asks_our_issuer() -> None:
+    for values in (IMAGES, {**IMAGES, **S3}):
+        (config,) = (found for found in render(values) if found["kind"] == "ConfigMap")
+        told = yaml.safe_load(config["data"]["config.yml"])
+
+        assert told["storage"]["maintenance"]["readonly"] == {"enabled": True}
+        assert told["storage"]["delete"] == {"enabled": False}
+        assert "cache" not in told["storage"]
+        assert told["auth"]["token"]["realm"] == "https://ai-models-webhook.home.svc/token"
+        assert ("s3" in told["storage"], "filesystem" in told["storage"]) == (values is not IMAGES, values is IMAGES)
+
+
+def test_a_changed_registry_setting_rolls_its_pods() -> None:
+    def checksum(values: Mapping[str, str]) -> str:
+        (found,) = (one for one in render(values) if one["kind"] == "Deployment" and "dmcr" in one["metadata"]["name"])
+        return str(found["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum({**IMAGES, "logLevel": "Debug"}) != checksum(IMAGES)
+
+
+def test_the_store_is_kept_and_is_there_only_without_a_bucket() -> None:
+    (claim,) = (found for found in render(IMAGES) if found["kind"] == "PersistentVolumeClaim")
+
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert "storageClassName" not in claim["spec"]
+    assert "PersistentVolumeClaim" not in {found["kind"] for found in render({**IMAGES, **S3})}
+
+
+def test_defaults_are_in_the_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    assert set(values) == set(schema["properties"]) - {"global"}
+    for name, section in values.items():
+        if isinstance(section, dict):
+            assert set(section) == set(schema["properties"][name]["properties"]), name
