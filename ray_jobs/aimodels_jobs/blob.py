@@ -18,7 +18,7 @@ from aimodels_core.source import ReadTicket
 from aimodels_jobs import plan
 from aimodels_jobs.asking import Asking
 from aimodels_jobs.checkpoints import Record, Resume
-from aimodels_jobs.dispatch import Dispatcher
+from aimodels_jobs.dispatch import Dispatcher, Queue
 from aimodels_jobs.flight import Flight, Pace
 from aimodels_jobs.objects import Upload
 from aimodels_jobs.orders import DiscardTicket, PartRecord, WriteTicket
@@ -45,7 +45,7 @@ class BlobMove:
         workshop: the coordinator's.
         dispatcher: of its movers.
         meter: the publication's.
-        owner: whose share of the movers it uses.
+        queue: of its runs.
         allowed: slots that may take its runs.
     """
 
@@ -58,7 +58,7 @@ class BlobMove:
         dispatcher: Dispatcher,
         meter: Meter,
         *,
-        owner: str,
+        queue: Queue,
         allowed: Sequence[int],
     ) -> None:
         if file.digest is None:
@@ -69,7 +69,7 @@ class BlobMove:
         self._repositories = repositories
         self._workshop = workshop
         self._dispatcher = dispatcher
-        self._owner = owner
+        self._queue = queue
         self._allowed = allowed
         self._proving = file.way is Way.PROVE
         self._upload: Upload | None = None
@@ -190,7 +190,7 @@ class BlobMove:
         """Wait for a lease and make the flight of a run."""
         host = (await self.read_ticket(None)).host
         lease = await self._dispatcher.lease(
-            self._owner, host=host, size_bytes=run.size_bytes, wanted=len(run.parts), allowed=self._allowed
+            self._queue, host=host, size_bytes=run.size_bytes, wanted=len(run.parts), allowed=self._allowed
         )
         return Flight(run, self, self._dispatcher, lease, self._pace)
 

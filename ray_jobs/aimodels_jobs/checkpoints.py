@@ -11,13 +11,14 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from aimodels_core import names
 from aimodels_core.digest import Digest
 from aimodels_core.errors import ArtifactInvalid, NotPublished
 from aimodels_jobs.objects import Objects, Upload
 from aimodels_jobs.orders import PartRecord
+from aimodels_jobs.threads import each
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,10 @@ class Checkpoints:
         Raises:
             StoreUnavailable.
         """
-        records = self._records(digest, scope)
+        keys = self._keys(digest, scope)
+        if not keys:
+            return Resume.nothing()
+        records = self._parsed(keys)
         fitting = [r for r in records if _fits(r, names.blob_data(digest), size_bytes, part_bytes)]
         while fitting:
             runs = chain(fitting)
@@ -203,8 +207,7 @@ class Checkpoints:
 
     def discard(self, digest: Digest, scope: str) -> None:
         """Remove all records of a blob in a scope; its upload is another matter."""
-        for info in list(self._objects.list(names.checkpoints_prefix(digest, scope))):
-            self._objects.delete(info.key)
+        each(self._objects.delete, self._keys(digest, scope))
 
     def abandon(self, digest: Digest, scope: str = "") -> None:
         """Drop the uploads of a blob and all its records, in one scope or in all."""
@@ -238,18 +241,22 @@ class Checkpoints:
             return Resume(upload)
         return Resume(upload, records, whole[-1].state or None, whole[-1].digest_hex, len(whole))
 
-    def _records(self, digest: Digest, scope: str) -> list[Record]:
-        keys = [info.key for info in self._objects.list(names.checkpoints_prefix(digest, scope))]
-        return list(self._parsed(keys))
+    def _keys(self, digest: Digest, scope: str) -> list[str]:
+        return [info.key for info in self._objects.list(names.checkpoints_prefix(digest, scope))]
 
-    def _parsed(self, keys: Iterable[str]) -> Iterator[Record]:
-        for key in keys:
-            try:
-                data = self._objects.get(key, max_bytes=_MAX_BYTES)
-                if data is not None:
-                    yield Record.parse(data)
-            except (ValueError, ArtifactInvalid) as error:
-                log.warning("checkpoint not readable", extra={"key": key, "error": str(error)[:200]})
+    def _records(self, digest: Digest, scope: str) -> list[Record]:
+        return self._parsed(self._keys(digest, scope))
+
+    def _parsed(self, keys: Sequence[str]) -> list[Record]:
+        return [record for record in each(self._read, keys) if record is not None]
+
+    def _read(self, key: str) -> Record | None:
+        try:
+            data = self._objects.get(key, max_bytes=_MAX_BYTES)
+            return None if data is None else Record.parse(data)
+        except (ValueError, ArtifactInvalid) as error:
+            log.warning("checkpoint not readable", extra={"key": key, "error": str(error)[:200]})
+            return None
 
     def _drop_uploads(self, uploads: Iterable[Upload]) -> None:
         for upload in uploads:

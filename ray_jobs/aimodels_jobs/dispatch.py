@@ -20,6 +20,7 @@ from aimodels_jobs.orders import MoverFacts
 
 log = logging.getLogger(__name__)
 
+_RUNS_AHEAD = 2
 _OVERTAKE_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 _POLL_DEADLINE_SECONDS = 15.0
@@ -50,11 +51,31 @@ class Slot:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class Queue:
+    """The runs of one file. Files end one after another, so that one is completed while the next is fetched.
+
+    Args:
+        owner: whose share of the movers is used.
+        place: of the file among those of its owner.
+        ahead: runs that hold memory and are not hashed yet.
+    """
+
+    owner: str
+    place: int = 0
+    ahead: int = 0
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """What orders the files of an owner: first come the first ones of which too little is under way."""
+        return self.ahead // _RUNS_AHEAD, self.place
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Lease:
     """Leave to hold `size_bytes` of a slot's memory and `connections` to `host`."""
 
     slot: Slot
-    owner: str
+    queue: Queue
     host: str
     size_bytes: int
     connections: int
@@ -62,7 +83,7 @@ class Lease:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Waiter:
-    owner: str
+    queue: Queue
     host: str
     size_bytes: int
     wanted: int
@@ -126,10 +147,10 @@ class Dispatcher:
         """Whether a hash state may move between movers."""
         return all(slot.facts.portable_state for slot in self.slots)
 
-    async def lease(self, owner: str, *, host: str, size_bytes: int, wanted: int, allowed: Sequence[int]) -> Lease:
+    async def lease(self, queue: Queue, *, host: str, size_bytes: int, wanted: int, allowed: Sequence[int]) -> Lease:
         """Wait for memory in one of the `allowed` slots and for at least one connection to `host`."""
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(owner, host, size_bytes, wanted, allowed, self._clock(), next(self._sequence), future)
+        waiter = _Waiter(queue, host, size_bytes, wanted, allowed, self._clock(), next(self._sequence), future)
         self._waiters.append(waiter)
         self._grant_all()
         try:
@@ -142,12 +163,12 @@ class Dispatcher:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    def spare(self, owner: str, *, host: str, size_bytes: int, wanted: int, other_than: Slot) -> Lease | None:
+    def spare(self, queue: Queue, *, host: str, size_bytes: int, wanted: int, other_than: Slot) -> Lease | None:
         """Take a lease that is free at once, in another slot if there is one, past nobody who waits."""
         if self._waiters:
             return None
         slots = sorted(self.slots, key=lambda s: (s is other_than, s.leased_bytes))
-        return self._take(owner, host, size_bytes, wanted, slots)
+        return self._take(queue, host, size_bytes, wanted, slots)
 
     def release(self, lease: Lease) -> None:
         """Give a lease back, all that is still held of it."""
@@ -160,10 +181,12 @@ class Dispatcher:
         The next run fetches into what the hash frees; the mover bounds its memory itself, and serves the first run
         first.
         """
+        lease.queue.ahead -= bool(lease.size_bytes)
         lease.slot.leased_bytes -= lease.size_bytes
-        self._held[lease.owner] -= lease.size_bytes
-        if not self._held[lease.owner]:
-            del self._held[lease.owner]
+        owner = lease.queue.owner
+        self._held[owner] -= lease.size_bytes
+        if not self._held[owner]:
+            del self._held[owner]
         lease.size_bytes = 0
         self._grant_all()
 
@@ -181,7 +204,7 @@ class Dispatcher:
             if not lease.connections:
                 await asyncio.sleep(0.05)
 
-    def _take(self, owner: str, host: str, size_bytes: int, wanted: int, slots: Sequence[Slot]) -> Lease | None:
+    def _take(self, queue: Queue, host: str, size_bytes: int, wanted: int, slots: Sequence[Slot]) -> Lease | None:
         slot = next((s for s in slots if s.may_take(size_bytes)), None)
         if slot is None:
             return None
@@ -189,19 +212,20 @@ class Dispatcher:
         if not connections:
             return None
         slot.leased_bytes += size_bytes
-        self._held[owner] += size_bytes
-        return Lease(slot, owner, host, size_bytes, connections)
+        self._held[queue.owner] += size_bytes
+        queue.ahead += 1
+        return Lease(slot, queue, host, size_bytes, connections)
 
     def _grant_all(self) -> None:
         """Grant what can be had. Who has waited for long is not overtaken in what it lacks: a host, or memory."""
         now = self._clock()
         hosts: set[str] = set()
         full: set[int] = set()
-        for waiter in sorted(self._waiters, key=lambda w: (self._held[w.owner], w.sequence)):
+        for waiter in sorted(self._waiters, key=lambda w: (self._held[w.queue.owner], *w.queue.turn, w.sequence)):
             if waiter.granted.done() or waiter.host in hosts:
                 continue
             slots = sorted((s for s in self._usable(waiter) if s.index not in full), key=lambda s: s.leased_bytes)
-            lease = self._take(waiter.owner, waiter.host, waiter.size_bytes, waiter.wanted, slots)
+            lease = self._take(waiter.queue, waiter.host, waiter.size_bytes, waiter.wanted, slots)
             if lease is not None:
                 waiter.granted.set_result(lease)
             elif now - waiter.since > _OVERTAKE_SECONDS:

@@ -216,7 +216,7 @@ class Flight:
             if done:
                 return first.result()
             lease = self._dispatcher.spare(
-                self.lease.owner,
+                self.lease.queue,
                 host=self.lease.host,
                 size_bytes=self.run.size_bytes,
                 wanted=self.lease.connections,

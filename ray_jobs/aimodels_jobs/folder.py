@@ -210,8 +210,9 @@ class Folder:
         """List uploads in progress below `prefix`."""
         return self.uploads_in_progress.list(prefix)
 
-    def probe(self) -> tuple[Finding, ...]:
-        """Try what correctness needs of this folder, on files of its own."""
+    def probe(self, *, anew: bool = False) -> tuple[Finding, ...]:
+        """Try what correctness needs of this folder, on files of its own; always anew: it takes a moment."""
+        del anew
         self._ensure(self.root / TMP)
         return folder_probe.probe(self, self.root / TMP)
 

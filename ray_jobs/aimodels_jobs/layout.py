@@ -9,7 +9,6 @@ that collection never removes what a publication has just counted on.
 """
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import threading
@@ -20,6 +19,7 @@ from aimodels_core import names, oci
 from aimodels_core.digest import Digest
 from aimodels_core.errors import ArtifactInvalid, NotPublished, StoreUnavailable
 from aimodels_jobs.objects import ObjectInfo, Objects
+from aimodels_jobs.threads import each
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -102,14 +102,15 @@ class Store:
         """
         blobs = oci.parse_manifest(manifest).blobs
         digest = Digest.of(manifest)
+        text = str(digest).encode()
         with self._asked.pinned((*blobs, digest)):
             self.put_blob(manifest)
-            wrong = [gone for gone in self.each(lambda item: self._missing(repository, *item), blobs.items()) if gone]
-            if wrong:
+            found = self.each(lambda item: self._missing(repository, *item), blobs.items())
+            if wrong := [gone for gone in found if gone]:
                 raise StoreUnavailable(f"{repository}:{tag}: {len(wrong)} blobs: {wrong[0]}", code="BlobsGone")
-            self.objects.put(names.revision_link(repository, digest), str(digest).encode())
-            self.objects.put(names.tag_index_link(repository, tag, digest), str(digest).encode())
-            self.objects.put(names.tag_current_link(repository, tag), str(digest).encode())
+            links = names.revision_link(repository, digest), names.tag_index_link(repository, tag, digest)
+            self.each(lambda key: self.objects.put(key, text), links)
+            self.objects.put(names.tag_current_link(repository, tag), text)
         return digest
 
     def resolve_tag(self, repository: str, tag: str) -> Digest:
@@ -213,11 +214,7 @@ class Store:
 
     def each(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Call for each item, several at a time, results in order."""
-        todo = list(items)
-        if len(todo) <= 1:
-            return [call(item) for item in todo]
-        with concurrent.futures.ThreadPoolExecutor(min(self._at_once, len(todo))) as pool:
-            return list(pool.map(call, todo))
+        return each(call, items, at_once=self._at_once)
 
     def _missing(self, repository: str, digest: Digest, size_bytes: int) -> str:
         found = self.blob_size(digest)

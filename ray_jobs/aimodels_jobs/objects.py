@@ -157,8 +157,12 @@ class Objects(Protocol):
         """List uploads in progress below `prefix`, through every page."""
         ...
 
-    def probe(self) -> tuple[Finding, ...]:
-        """Try, on objects of its own below `ai-models/v1/probe/`, what correctness needs of this store; clean up."""
+    def probe(self, *, anew: bool = False) -> tuple[Finding, ...]:
+        """Try, on objects of its own below `ai-models/v1/probe/`, what correctness needs of this store; clean up.
+
+        Args:
+            anew: try whatever an earlier process found.
+        """
         ...
 
 

@@ -22,7 +22,7 @@ from aimodels_core.units import MIB
 from aimodels_jobs import contents, documents, formats, headers, known, metadata, plan
 from aimodels_jobs.asking import Asking
 from aimodels_jobs.blob import BlobMove
-from aimodels_jobs.dispatch import Dispatcher
+from aimodels_jobs.dispatch import Dispatcher, Queue
 from aimodels_jobs.headers import NeedBytes
 from aimodels_jobs.headers_gguf import GgufHeader
 from aimodels_jobs.headers_safetensors import SafetensorsHeader
@@ -214,7 +214,9 @@ class Publication:
             return await self._workshop.threads.run(
                 lambda: store.read_blob(digest, start=start, stop=stop, max_bytes=stop - start)
             )
-        return await self._source.read(row.file, start, stop)
+        data = await self._source.read(row.file, start, stop)
+        self._meter.add_transferred(len(data))
+        return data
 
     async def _read_small(self, file: SourceFile) -> bytes:
         """Read a whole small file and compare it with the digest that its source publishes, twice at most.
@@ -235,19 +237,28 @@ class Publication:
         """Bring every blob into the store; returns the digest of each path."""
         links = link_scopes(self._want.scope, found.resolved)
         digests = dict(found.digests)
-        small = [row for row in found.plan.files if row.way in (Way.READ, Way.EMPTY)]
-        stored = await _all([self._store_small(row, links) for row in small], at_once=_BLOBS_AT_ONCE)
-        digests.update((row.file.path, digest) for row, digest in zip(small, stored, strict=True))
         learn = [row for row in found.plan.files if row.way is Way.LEARN]
         learnt = [dataclasses.replace(row, digest=await self._learn(row.file)) for row in learn]
         digests.update((row.file.path, row.digest) for row in learnt if row.digest)
-        await self._link_reused(found)
         move = [row for row in found.plan.files if row.way in (Way.MOVE, Way.PROVE)]
-        await self._move_large((*move, *learnt), links)
+        small = [row for row in found.plan.files if row.way in (Way.READ, Way.EMPTY)]
+        steps = (
+            self._move_large((*move, *learnt), links),
+            self._store_all_small(small, links, digests),
+            self._link_reused(found),
+        )
+        await _all(steps, at_once=len(steps))
         if small or learn:
             objects = self._workshop.store.objects
             await self._workshop.threads.run(known.save, objects, found.resolved, _pairs(found, digests))
         return digests
+
+    async def _store_all_small(
+        self, rows: Sequence[PlanFile], links: Sequence[str], digests: dict[str, Digest]
+    ) -> None:
+        """Store files that need no mover; their digests are added to `digests`."""
+        stored = await _all([self._store_small(row, links) for row in rows], at_once=_BLOBS_AT_ONCE)
+        digests.update((row.file.path, digest) for row, digest in zip(rows, stored, strict=True))
 
     async def _store_small(self, row: PlanFile, links: Sequence[str]) -> Digest:
         data = self._small.pop(row.file.path, b"")
@@ -281,13 +292,9 @@ class Publication:
     async def _link_reused(self, found: Survey) -> None:
         """Link reused blobs where the model lives. Never in `public`: nobody has read them from this source."""
         store, scope = self._workshop.store, self._want.scope
-        digests = {row.digest for row in found.plan.files if row.way is Way.REUSE and row.digest}
-
-        def link(digest: Digest) -> None:
-            if not store.is_linked(scope, digest):
-                store.link(scope, digest)
-
-        await _all([self._workshop.threads.run(link, digest) for digest in sorted(digests)], at_once=_BLOBS_AT_ONCE)
+        reused = {row.digest for row in found.plan.files if row.way is Way.REUSE and row.digest}
+        links = [self._workshop.threads.run(store.link, scope, digest) for digest in sorted(reused - found.linked)]
+        await _all(links, at_once=_BLOBS_AT_ONCE)
 
     async def _move_large(self, rows: Sequence[PlanFile], links: Sequence[str]) -> None:
         """Move each distinct blob once, largest first."""
@@ -300,11 +307,13 @@ class Publication:
         dispatcher = await self._get_dispatcher(sum(row.file.size_bytes for row in ordered))
         sizes = {row.file.path: row.file.size_bytes for row in ordered}
         allowed = plan.assign(sizes, len(dispatcher.slots), portable=dispatcher.portable)
-        moves = [self._move_one(row, links, dispatcher, allowed[row.file.path]) for row in ordered]
+        moves = [
+            self._move_one(row, links, dispatcher, allowed[row.file.path], place) for place, row in enumerate(ordered)
+        ]
         await _all(moves, at_once=_BLOBS_AT_ONCE)
 
     async def _move_one(
-        self, row: PlanFile, links: Sequence[str], dispatcher: Dispatcher, allowed: Sequence[int]
+        self, row: PlanFile, links: Sequence[str], dispatcher: Dispatcher, allowed: Sequence[int], place: int
     ) -> None:
         digest = row.digest
         if digest is None:
@@ -319,9 +328,8 @@ class Publication:
                 self._meter.add_hashed(row.file.size_bytes)
                 return
             now = dataclasses.replace(row, way=way)
-            blob = BlobMove(
-                now, self._source, links, workshop, dispatcher, self._meter, owner=self._want.uid, allowed=allowed
-            )
+            queue = Queue(self._want.uid, place)
+            blob = BlobMove(now, self._source, links, workshop, dispatcher, self._meter, queue=queue, allowed=allowed)
             self._moving[digest] = blob
             await blob.move()
             del self._moving[digest]
@@ -335,7 +343,7 @@ class Publication:
         rows = found.plan.files
         files = [ArtifactFile(row.file.path, row.file.size_bytes, digests[row.file.path]) for row in rows]
         artifact = oci.build(oci.RECIPE, files, facts.to_config())
-        store, threads, scope = self._workshop.store, self._workshop.threads, self._want.scope
+        store, scope = self._workshop.store, self._want.scope
 
         def write() -> None:
             self._workshop.check_writer()
@@ -343,16 +351,24 @@ class Publication:
             if names.is_mapped(self._want.uid):
                 store.objects.put(names.name_record(self._want.uid), self._want.name.encode())
             store.put_manifest(scope, self._want.uid, artifact.manifest)
-            read = store.read_manifest(scope, store.resolve_tag(scope, self._want.uid))
-            if read != artifact.manifest:
-                raise ArtifactInvalid(f"{self._want.name}: the manifest read back differs from the one written")
-            manifest = oci.parse_manifest(read)
-            config = store.read_blob(manifest.config.digest, max_bytes=modelpack.MAX_CONFIG_BYTES)
-            if violations := oci.validate(manifest, config):
-                raise ArtifactInvalid(f"{self._want.name}: {'; '.join(violations)[:2000]}")
+            self._read_back(artifact)
 
-        await threads.to_end(write)
+        await self._workshop.threads.to_end(write)
         return artifact
+
+    def _read_back(self, artifact: Artifact) -> None:
+        """Read what the tag names, the manifest and the config, and compare them with what was meant; blocks."""
+        store, scope, tag = self._workshop.store, self._want.scope, self._want.uid
+        reads: tuple[Callable[[], bytes], ...] = (
+            lambda: str(store.resolve_tag(scope, tag)).encode(),
+            lambda: store.read_manifest(scope, artifact.digest),
+            lambda: store.read_blob(artifact.config_digest, max_bytes=modelpack.MAX_CONFIG_BYTES),
+        )
+        named, manifest, config = store.each(lambda read: read(), reads)
+        if (named.decode(), manifest) != (str(artifact.digest), artifact.manifest):
+            raise ArtifactInvalid(f"{self._want.name}: the manifest read back differs from the one written")
+        if violations := oci.validate(oci.parse_manifest(manifest), config):
+            raise ArtifactInvalid(f"{self._want.name}: {'; '.join(violations)[:2000]}")
 
 
 def _pairs(found: Survey, digests: Mapping[str, Digest]) -> dict[SourceFile, Digest]:

@@ -11,7 +11,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError
 
 from aimodels_core.errors import ArtifactInvalid, NotPublished, StoreUnavailable, TransientError
-from aimodels_jobs import s3_probe, s3_uploads
+from aimodels_jobs import s3_findings, s3_probe, s3_uploads
 from aimodels_jobs.objects import Finding, ObjectInfo, Upload, check_tiling
 from aimodels_jobs.orders import ChecksumKind, PartRecord, S3PartTicket
 from aimodels_jobs.s3_client import ATTEMPTS, Client, Refusal, S3Settings
@@ -234,11 +234,11 @@ class S3:
         for key, upload_id, created in s3_uploads.in_progress(self.client, self.settings.bucket, self._prefix + prefix):
             yield Upload(key.removeprefix(self._prefix), upload_id, 0, created)
 
-    def probe(self) -> tuple[Finding, ...]:
-        """Try what correctness needs of this bucket; asked once, the findings are kept."""
+    def probe(self, *, anew: bool = False) -> tuple[Finding, ...]:
+        """Try what correctness needs of this bucket, unless a process did in the last days; see `s3_findings`."""
         with self._lock:
-            if not self._findings:
-                self._findings = s3_probe.probe(self)
+            if anew or not self._findings:
+                self._findings = s3_findings.obtain(self, lambda: s3_probe.probe(self), anew=anew)
             return self._findings
 
     def _can(self, name: str) -> bool:

@@ -15,10 +15,11 @@ from awscrt.checksums import crc64nvme
 
 from aimodels_core import names
 from aimodels_core.errors import AiModelsError, StoreUnavailable, StoreUnsafe
-from aimodels_jobs import s3_uploads
+from aimodels_jobs import s3_findings, s3_uploads
 from aimodels_jobs.objects import Finding, Upload
 from aimodels_jobs.orders import PartRecord
 from aimodels_jobs.s3_client import Refusal, skew_seconds
+from aimodels_jobs.threads import each
 
 if TYPE_CHECKING:
     from aimodels_jobs.s3 import S3
@@ -40,25 +41,35 @@ class _Check:
 
 
 def probe(objects: "S3") -> tuple[Finding, ...]:
-    """Try every property; a missing one is a finding, an unreachable store an error.
+    """Try every property, those first without which the rest would tell nothing, then the rest at once.
+
+    A missing one is a finding, an unreachable store an error.
 
     Raises:
         StoreUnsafe: the bucket is missing, or refuses these credentials.
         StoreUnavailable: the store does not answer.
     """
     findings: list[Finding] = []
-    for check in _CHECKS:
-        key = f"{PREFIX}{secrets.token_hex(8)}"
-        findings.append(_tried(check, objects, key))
-        if check.fatal and not findings[-1].passed:
-            break  # nothing that follows would tell more
+    for check in (check for check in _CHECKS if check.fatal):
+        findings.append(_tried(check, objects))
+        if not findings[-1].passed:
+            break
+    else:
+        keeper = _fresh_key()  # servers over a file system remove a folder with its last object, under others' hands
+        objects.put(keeper, b"")
+        findings += each(lambda check: _tried(check, objects), [check for check in _CHECKS if not check.fatal])
+        objects.delete(keeper)
     _clean(objects)
     return tuple(findings)
 
 
-def _tried(check: _Check, objects: "S3", key: str) -> Finding:
+def _fresh_key() -> str:
+    return f"{PREFIX}{secrets.token_hex(8)}"
+
+
+def _tried(check: _Check, objects: "S3") -> Finding:
     try:
-        detail = check.run(objects, key)
+        detail = check.run(objects, _fresh_key())
     except StoreUnsafe as error:
         if error.code in {"NoBucket", "NoCredentials"}:
             raise
@@ -75,7 +86,7 @@ def _clean(objects: "S3") -> None:
     old = objects.client.clock() - _CLEANED_SECONDS
     try:
         for info in objects.list(PREFIX):
-            if info.modified < old:
+            if info.modified < old and not s3_findings.may_be_used(info, old):
                 objects.delete(info.key)
         for upload in objects.uploads(PREFIX):
             if upload.created < old:

@@ -33,12 +33,14 @@ class Survey:
         selection: what is published.
         digests: sha256 of each selected file, as far as known before reading.
         plan: what would happen.
+        linked: digests that can be read in the model's own repository already.
     """
 
     resolved: ResolvedSource
     selection: Selection
     digests: Mapping[str, Digest]
     plan: Plan
+    linked: frozenset[Digest] = frozenset()
 
 
 def reuse_scopes(repository: str) -> tuple[str, ...]:
@@ -91,7 +93,8 @@ async def replan(
         notes=notes(selection),
         listing_requests=sum(source.requests_made().values()),
     )
-    return Survey(resolved, selection, digests, made)
+    linked = frozenset(digest for digest, seen in present.items() if seen.here)
+    return Survey(resolved, selection, digests, made, linked)
 
 
 def refuse_impossible(files: Sequence[SourceFile]) -> None:
@@ -123,10 +126,11 @@ def _digest(file: SourceFile, learnt: known.Known) -> Digest | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Presence:
-    """What the store has of a blob: the whole of it, and where this model may reuse it."""
+    """What the store has of a blob: the whole of it, a link where this model may reuse it, one in its repository."""
 
     stored: bool
     usable: bool
+    here: bool = False
 
 
 async def presence(
@@ -138,8 +142,10 @@ async def presence(
         return dict.fromkeys(sizes, Presence(stored=False, usable=False))
 
     def look(digest: Digest) -> Presence:
-        stored = store.blob_size(digest) == sizes[digest]
-        return Presence(stored, stored and any(store.is_linked(scope, digest) for scope in scopes))
+        if store.blob_size(digest) != sizes[digest]:
+            return Presence(stored=False, usable=False)
+        linked = next((scope for scope in scopes if store.is_linked(scope, digest)), "")
+        return Presence(stored=True, usable=bool(linked), here=linked == repository)
 
     ordered = sorted(sizes)
     found = await asyncio.gather(*(threads.run(look, digest) for digest in ordered))

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
@@ -11,6 +11,10 @@ from aimodels_core.errors import Cancelled
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 8
+"""How many small requests one caller sends at a time."""
 
 
 class Pause:
@@ -31,6 +35,19 @@ class Pause:
     def end(self) -> None:
         """End every wait, now and later."""
         self._ended.set()
+
+
+def each(call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONCE) -> list[R]:
+    """Call for each item, several at a time; results in order, the first error once all that began have ended.
+
+    >>> each(str, [1, 2])
+    ['1', '2']
+    """
+    todo = list(items)
+    if len(todo) <= 1:
+        return [call(item) for item in todo]
+    with ThreadPoolExecutor(min(at_once, len(todo)), thread_name_prefix="aimodels-each") as pool:
+        return list(pool.map(call, todo))
 
 
 class Threads:

@@ -165,24 +165,28 @@ class LeaseWriter:
             if self._mine is None:
                 return False
             started = self._monotonic()
-            if self._highest()[0] != self._number:
+            if self._newest() != self._number:
                 return False
             self._mine = dataclasses.replace(self._mine, beat=self._mine.beat + 1)
             self._objects.put(names.writer_lease(self._number), self._mine.render())
-            if self._highest()[0] != self._number:
+            if self._newest() != self._number:
                 return False
             self._sure_until = started + self._terms.quiet
             return True
 
     def _highest(self) -> tuple[int, bytes]:
         """Read the newest lease; (0, b"") when there is none."""
-        numbers = [_number(info.key) for info in self._objects.list(names.writer_prefix())]
-        highest = max(numbers, default=0)
+        highest = self._newest()
         if not highest:
             return 0, b""
         return highest, self._objects.get(names.writer_lease(highest), max_bytes=_MAX_BYTES) or b""
 
+    def _newest(self) -> int:
+        return max((_number(info.key) for info in self._objects.list(names.writer_prefix())), default=0)
+
     def _remove_older(self) -> None:
+        if self._number == 1:
+            return
         for info in list(self._objects.list(names.writer_prefix())):
             if 0 < _number(info.key) < self._number:
                 with contextlib.suppress(AiModelsError):  # the next writer removes it

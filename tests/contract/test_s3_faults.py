@@ -1,15 +1,12 @@
 """Answers of S3 that lie, come late or not at all: a real server behind a proxy that spoils what a test says."""
 
-import contextlib
 import dataclasses
 import email.utils
-import http.client
 import os
 import secrets
-import ssl
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,44 +16,18 @@ from aimodels_jobs.s3 import S3
 from aimodels_jobs.s3_client import ATTEMPTS, Client, S3Settings
 from tests.support import servers
 from tests.support.certificates import certificates
-from tests.support.scripted import Call, Reply, Scripted, serve
+from tests.support.scripted import Call, Reply
+from tests.support.spoiledstores import Forward, refusal, spoiled
 from tests.support.stores import PART_BYTES, blob_key, send
 
 DATA = os.urandom(PART_BYTES) + b"tail"
 KEY = blob_key(DATA)
-
-Spoil = Callable[[Call, Callable[[], Reply]], Reply]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.S3Server]:
     with servers.versitygw(tmp_path_factory.mktemp("versity")) as running:
         yield running
-
-
-def _forward(server: servers.S3Server, call: Call) -> Reply:
-    where = urllib.parse.urlsplit(server.endpoint)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port or 0, timeout=30)
-    try:
-        connection.putrequest(call.method, call.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in call.headers.items():
-            if name not in {"connection", "expect"}:
-                connection.putheader(name, value)
-        connection.endheaders(call.body)
-        answer = connection.getresponse()
-        body = answer.read()
-        skipped = {"content-length", "connection", "transfer-encoding", "date", "server"}
-        headers = [(k, v) for k, v in answer.getheaders() if k.lower() not in skipped]
-        length = int(answer.headers.get("Content-Length", len(body))) if call.method == "HEAD" else None
-        return Reply(answer.status, body, headers, length=length)
-    finally:
-        connection.close()
-
-
-@contextlib.contextmanager
-def _spoiled(server: servers.S3Server, spoil: Spoil, context: ssl.SSLContext | None = None) -> Iterator[Scripted]:
-    with serve(lambda call: spoil(call, lambda: _forward(server, call)), context=context) as proxy:
-        yield proxy
 
 
 def _settings(server: servers.S3Server, endpoint: str, **more: object) -> S3Settings:
@@ -77,44 +48,39 @@ def _store(settings: S3Settings, waits: list[float] | None = None) -> S3:
     return S3(settings, client=Client(settings, sleep=seen.append))
 
 
-def _error(code: str, status: int, message: str = "so it is") -> Reply:
-    body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
-    return Reply(status, body.encode(), [("Content-Type", "application/xml")])
-
-
 def _is_complete(call: Call) -> bool:
     return call.method == "POST" and "uploadId=" in call.path and KEY in call.path
 
 
 @pytest.mark.parametrize("kind", ["error in a 200", "500 after the commit", "reset after the commit", "503 before"])
 def test_o60_what_is_at_the_key_decides_what_a_complete_did(server: servers.S3Server, kind: str) -> None:
-    spoiled: list[str] = []
+    met: list[str] = []
 
-    def spoil(call: Call, forward: Callable[[], Reply]) -> Reply:
-        if not _is_complete(call) or spoiled:
+    def spoil(call: Call, forward: Forward) -> Reply:
+        if not _is_complete(call) or met:
             return forward()
-        spoiled.append(call.path)
+        met.append(call.path)
         if kind == "error in a 200":
-            return _error("InternalError", 200)
+            return refusal("InternalError", 200)
         if kind == "503 before":
-            return _error("SlowDown", 503)
+            return refusal("SlowDown", 503)
         forward()
-        return _error("InternalError", 500) if kind == "500 after the commit" else Reply(reset=True, length=100)
+        return refusal("InternalError", 500) if kind == "500 after the commit" else Reply(reset=True, length=100)
 
-    with _spoiled(server, spoil) as proxy:
-        objects = _store(_settings(server, proxy.url))
+    with spoiled(server, spoil) as proxy:
+        objects = _store(_settings(server, proxy.server.endpoint))
         upload = objects.create_upload(KEY, len(DATA))
         objects.complete(upload, send(objects, upload, DATA), recheck=False)
 
-    assert len(spoiled) == 1
-    assert objects.settings.endpoint == proxy.url
+    assert len(met) == 1
+    assert objects.settings.endpoint == proxy.server.endpoint
     direct = _store(dataclasses.replace(objects.settings, endpoint=server.endpoint))
     assert direct.get(KEY, max_bytes=len(DATA)) == DATA
 
 
 def test_o60_an_error_in_a_200_that_stays_is_a_failure_and_nothing_is_visible(server: servers.S3Server) -> None:
-    with _spoiled(server, lambda c, forward: _error("InternalError", 200) if _is_complete(c) else forward()) as proxy:
-        objects = _store(_settings(server, proxy.url))
+    with spoiled(server, lambda c, forward: refusal("InternalError", 200) if _is_complete(c) else forward()) as proxy:
+        objects = _store(_settings(server, proxy.server.endpoint))
         upload = objects.create_upload(KEY, len(DATA))
         with pytest.raises(StoreUnavailable):
             objects.complete(upload, send(objects, upload, DATA), recheck=False)
@@ -124,8 +90,8 @@ def test_o60_an_error_in_a_200_that_stays_is_a_failure_and_nothing_is_visible(se
 
 
 def test_o60_an_upload_that_went_without_a_result_is_begun_anew(server: servers.S3Server) -> None:
-    with _spoiled(server, lambda c, forward: _error("NoSuchUpload", 404) if _is_complete(c) else forward()) as proxy:
-        objects = _store(_settings(server, proxy.url))
+    with spoiled(server, lambda c, forward: refusal("NoSuchUpload", 404) if _is_complete(c) else forward()) as proxy:
+        objects = _store(_settings(server, proxy.server.endpoint))
         upload = objects.create_upload(KEY, len(DATA))
         with pytest.raises(NotPublished) as caught:
             objects.complete(upload, send(objects, upload, DATA), recheck=False)
@@ -136,15 +102,15 @@ def test_o60_an_upload_that_went_without_a_result_is_begun_anew(server: servers.
 def test_o61_a_body_that_ends_early_is_read_again(server: servers.S3Server) -> None:
     cut: list[str] = []
 
-    def spoil(call: Call, forward: Callable[[], Reply]) -> Reply:
+    def spoil(call: Call, forward: Forward) -> Reply:
         reply = forward()
         if call.method == "GET" and "/victim" in call.path and len(cut) < 2:
             cut.append(call.path)
             return dataclasses.replace(reply, body=reply.body[:500], length=len(reply.body), close=True)
         return reply
 
-    with _spoiled(server, spoil) as proxy:
-        objects = _store(_settings(server, proxy.url))
+    with spoiled(server, spoil) as proxy:
+        objects = _store(_settings(server, proxy.server.endpoint))
         objects.put("victim", DATA[:1000])
 
         assert objects.get("victim", max_bytes=1000) == DATA[:1000]
@@ -152,30 +118,30 @@ def test_o61_a_body_that_ends_early_is_read_again(server: servers.S3Server) -> N
 
 
 def test_o62_a_skewed_clock_is_named_with_its_size(server: servers.S3Server) -> None:
-    def spoil(call: Call, forward: Callable[[], Reply]) -> Reply:
+    def spoil(call: Call, forward: Forward) -> Reply:
         del call, forward
         date = email.utils.formatdate(time.time() - 300, usegmt=True)
-        reply = _error("RequestTimeTooSkewed", 403)
+        reply = refusal("RequestTimeTooSkewed", 403)
         # The server's own Date comes first in the answer of http.server; a raw answer has only this one.
         head = f"HTTP/1.1 403 Forbidden\r\nDate: {date}\r\nContent-Length: {len(reply.body)}\r\n\r\n"
         return Reply(raw=head.encode() + reply.body)
 
-    with _spoiled(server, spoil) as proxy, pytest.raises(StoreUnavailable, match=r"\+(299|300|301) s") as caught:
-        _store(_settings(server, proxy.url)).put("k", b"x")
+    with spoiled(server, spoil) as proxy, pytest.raises(StoreUnavailable, match=r"\+(299|300|301) s") as caught:
+        _store(_settings(server, proxy.server.endpoint)).put("k", b"x")
     assert caught.value.code == "ClockSkew"
 
 
 def test_o62_an_expired_token_makes_the_credentials_be_read_again(server: servers.S3Server) -> None:
     refused: list[str] = []
 
-    def spoil(call: Call, forward: Callable[[], Reply]) -> Reply:
+    def spoil(call: Call, forward: Forward) -> Reply:
         if call.method == "PUT" and not refused:
             refused.append(call.path)
-            return _error("ExpiredToken", 400)
+            return refusal("ExpiredToken", 400)
         return forward()
 
-    with _spoiled(server, spoil) as proxy:
-        objects = _store(_settings(server, proxy.url))
+    with spoiled(server, spoil) as proxy:
+        objects = _store(_settings(server, proxy.server.endpoint))
         objects.put("k", b"x")
 
         assert objects.get("k", max_bytes=1) == b"x"
@@ -184,18 +150,18 @@ def test_o62_an_expired_token_makes_the_credentials_be_read_again(server: server
 
 @pytest.mark.parametrize(("code", "status"), [("QuotaExceeded", 403), ("XMinioStorageFull", 507), ("Other", 507)])
 def test_a_full_store_is_told_apart_and_not_asked_again(server: servers.S3Server, code: str, status: int) -> None:
-    with _spoiled(server, lambda *_: _error(code, status)) as proxy:
+    with spoiled(server, lambda *_: refusal(code, status)) as proxy:
         with pytest.raises(StoreFull):
-            _store(_settings(server, proxy.url)).put("k", b"x")
+            _store(_settings(server, proxy.server.endpoint)).put("k", b"x")
 
         assert len(proxy.calls) == 1
 
 
 def test_a_busy_store_is_asked_again_with_growing_pauses_and_then_given_up(server: servers.S3Server) -> None:
     waits: list[float] = []
-    with _spoiled(server, lambda *_: _error("SlowDown", 503)) as proxy:
+    with spoiled(server, lambda *_: refusal("SlowDown", 503)) as proxy:
         with pytest.raises(StoreUnavailable):
-            _store(_settings(server, proxy.url), waits).put("k", b"x")
+            _store(_settings(server, proxy.server.endpoint), waits).put("k", b"x")
 
         assert len(proxy.calls) == ATTEMPTS
     assert len(waits) == ATTEMPTS - 1
@@ -205,15 +171,15 @@ def test_a_busy_store_is_asked_again_with_growing_pauses_and_then_given_up(serve
 def test_a_lost_answer_to_put_if_absent_does_not_look_like_somebody_elses(server: servers.S3Server) -> None:
     lost: list[str] = []
 
-    def spoil(call: Call, forward: Callable[[], Reply]) -> Reply:
+    def spoil(call: Call, forward: Forward) -> Reply:
         reply = forward()
         if call.method == "PUT" and not lost:
             lost.append(call.path)
-            return _error("InternalError", 500)
+            return refusal("InternalError", 500)
         return reply
 
-    with _spoiled(server, spoil) as proxy:
-        objects = _store(_settings(server, proxy.url))
+    with spoiled(server, spoil) as proxy:
+        objects = _store(_settings(server, proxy.server.endpoint))
 
         assert objects.put_if_absent("lease", b"mine") is True
         assert objects.put_if_absent("lease", b"other") is False
@@ -265,13 +231,13 @@ def test_o59_o63_over_tls_with_a_private_authority_bodies_are_sent_plainly(
 ) -> None:
     authority = certificates(tmp_path)
 
-    def spoil(call: Call, forward: Callable[[], Reply]) -> Reply:
+    def spoil(call: Call, forward: Forward) -> Reply:
         if call.method == "PUT" and "content-length" not in call.headers:
             return Reply(411)
         return forward()
 
-    with _spoiled(server, spoil, authority.server_context()) as proxy:
-        objects = _store(_settings(server, proxy.url, ca_file=str(authority.ca)))
+    with spoiled(server, spoil, context=authority.server_context()) as proxy:
+        objects = _store(_settings(server, proxy.server.endpoint, ca_file=str(authority.ca)))
         objects.put("k", b"payload")
         assert objects.get("k", max_bytes=10) == b"payload"
         assert [finding for finding in objects.probe() if not finding.passed] == []
@@ -279,7 +245,7 @@ def test_o59_o63_over_tls_with_a_private_authority_bodies_are_sent_plainly(
         sent = [call for call in proxy.calls if call.method == "PUT"]
 
         with pytest.raises(StoreUnavailable) as caught:
-            _store(_settings(server, proxy.url)).head("k")
+            _store(_settings(server, proxy.server.endpoint)).head("k")
 
     assert caught.value.code == "TlsFailed"
     assert not any("aws-chunked" in call.headers.get("content-encoding", "") for call in sent)

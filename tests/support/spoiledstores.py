@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import http.client
+import ssl
 import subprocess
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.support.scripted import Call, Reply, serve
+from tests.support.scripted import Call, Reply, Scripted, serve
 from tests.support.servers import S3Server
 
 Forward = Callable[[], Reply]
@@ -28,14 +29,21 @@ class Spoiled:
 
     Args:
         server: as clients see it.
+        proxy: what stands before it.
         spoil: what is done to each request; tests change it on the way.
         hits: requests that were spoiled.
     """
 
     server: S3Server
+    proxy: Scripted
     spoil: Spoil = well
     hits: list[str] = dataclasses.field(default_factory=list)
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every request so far."""
+        return self.proxy.calls
 
     def when(self, matches: Callable[[Call], bool], answer: Spoil, *, times: int = 10**9) -> None:
         """Spoil the next requests that match."""
@@ -52,18 +60,26 @@ class Spoiled:
 
 
 @contextlib.contextmanager
-def spoiled(server: S3Server) -> Iterator[Spoiled]:
-    """Put a proxy before a server."""
-    made = Spoiled(server)
-    with serve(lambda call: made.spoil(call, lambda: _forward(server, call))) as proxy:
-        made.server = dataclasses.replace(server, endpoint=proxy.url)
+def spoiled(server: S3Server, spoil: Spoil = well, *, context: ssl.SSLContext | None = None) -> Iterator[Spoiled]:
+    """Put a proxy before a server; with `context`, one that speaks TLS."""
+
+    def answer(call: Call) -> Reply:
+        return made.spoil(call, lambda: _forward(server, call))
+
+    with serve(answer, context=context) as proxy:
+        made = Spoiled(dataclasses.replace(server, endpoint=proxy.url), proxy, spoil)
         yield made
+
+
+def refusal(code: str, status: int) -> Reply:
+    """An error of S3."""
+    body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>so it is</Message></Error>'.encode()
+    return Reply(status, body, [("Content-Type", "application/xml")])
 
 
 def error(code: str, status: int) -> Spoil:
     """Answer an error of S3 instead."""
-    body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>so it is</Message></Error>'.encode()
-    return lambda _, __: Reply(status, body, [("Content-Type", "application/xml")])
+    return lambda _, __: refusal(code, status)
 
 
 def after(spoil: Spoil) -> Spoil:

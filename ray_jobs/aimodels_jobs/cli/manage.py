@@ -208,7 +208,7 @@ def doctor(command: Command, env: Env) -> int:
         rows.append(("store", "ok", objects.description))
         holder = writer_of(objects).holder
         rows.append(("writer", "ok", holder or "nobody writes"))
-        for finding in objects.probe():
+        for finding in objects.probe(anew=True):
             fatal = fatal or (finding.fatal and not finding.passed)
             rows.append(
                 (finding.name, "ok" if finding.passed else "FAILED" if finding.fatal else "warning", finding.detail)

@@ -1,6 +1,5 @@
 """Credentials of the store that end in the middle of a publication (O-62): a proxy refuses them."""
 
-import http.client
 import os
 import urllib.parse
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ from tests.support.auditing import checkpoints, content, uploads
 from tests.support.hub.limits import Limits
 from tests.support.hub.server import Hub
 from tests.support.publishing import PART, Desk, good_model, wanted
-from tests.support.scripted import Call, Reply, serve
-
-EXPIRED = b'<?xml version="1.0"?><Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>'
+from tests.support.scripted import Call, Reply
+from tests.support.spoiledstores import Forward, refusal, spoiled
 
 
 @pytest.fixture
@@ -29,25 +27,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[servers.S3Server]:
         yield running
 
 
-def forward(server: servers.S3Server, call: Call) -> Reply:
-    where = urllib.parse.urlsplit(server.endpoint)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port or 0, timeout=30)
-    try:
-        connection.putrequest(call.method, call.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in call.headers.items():
-            if name not in {"connection", "expect"}:
-                connection.putheader(name, value)
-        connection.endheaders(call.body)
-        answer = connection.getresponse()
-        body = answer.read()
-        skipped = {"content-length", "connection", "transfer-encoding", "date", "server"}
-        headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in skipped]
-        length = int(answer.headers.get("Content-Length", len(body))) if call.method == "HEAD" else None
-        return Reply(answer.status, body, headers, length=length)
-    finally:
-        connection.close()
-
-
 def token(call: Call) -> str:
     query = urllib.parse.parse_qs(urllib.parse.urlsplit(call.path).query)
     return call.headers.get("x-amz-security-token", "") or query.get("X-Amz-Security-Token", [""])[0]
@@ -57,20 +36,20 @@ def test_o62_credentials_that_end_with_the_fourth_part_are_read_again(server: se
     sent: list[str] = []
     refused: list[str] = []
 
-    def answer(call: Call) -> Reply:
+    def spoil(call: Call, forward: Forward) -> Reply:
         part = call.method == "PUT" and "/blobs/" in call.path and "partNumber=" in call.path
         if part and len(sent) >= 3:
             os.environ["AWS_SESSION_TOKEN"] = "new"
         if os.environ["AWS_SESSION_TOKEN"] == "new" and token(call) == "old":
             refused.append(call.path)
-            return Reply(400, EXPIRED, [("Content-Type", "application/xml")])
+            return refusal("ExpiredToken", 400)
         if part:
             sent.append(call.path)
-        return forward(server, call)
+        return forward()
 
-    with Hub(limits=Limits.unlimited()) as hub, serve(answer) as proxy:
+    with Hub(limits=Limits.unlimited()) as hub, spoiled(server, spoil) as proxy:
         repository = hub.add(good_model("org/name", weights_bytes=5 * PART + 1))
-        settings = S3Settings(server.bucket, prefix="store", endpoint=proxy.url)
+        settings = S3Settings(server.bucket, prefix="store", endpoint=proxy.server.endpoint)
         with Desk(S3(settings), connections=2) as desk:
             desk.put(wanted(hub, "m"))
             state = desk.ready("m")

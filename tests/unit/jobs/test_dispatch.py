@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aimodels_jobs import dispatch
-from aimodels_jobs.dispatch import Dispatcher, Lease
+from aimodels_jobs.dispatch import Dispatcher, Lease, Queue
 from aimodels_jobs.governor import Connections
 from tests.support.places import POOL_BYTES, Places
 
@@ -28,7 +28,7 @@ def _run(call: Coroutine[Any, Any, None]) -> None:
 
 
 def _ask(made: Dispatcher, host: str, *, owner: str = "o", size: int = 10) -> "asyncio.Task[Lease]":
-    return asyncio.ensure_future(made.lease(owner, host=host, size_bytes=size, wanted=1, allowed=(0,)))
+    return asyncio.ensure_future(made.lease(Queue(owner), host=host, size_bytes=size, wanted=1, allowed=(0,)))
 
 
 async def _settle() -> None:
@@ -136,6 +136,44 @@ def test_the_next_run_starts_while_the_one_before_it_is_hashed() -> None:
         made.release(first)
         assert made.slots[0].leased_bytes == POOL_BYTES
         made.release(await second)
+        assert made.slots[0].leased_bytes == 0
+        await made.close()
+
+    _run(lease())
+
+
+def test_files_of_one_owner_end_one_after_another_and_none_keeps_the_pool_for_itself() -> None:
+    async def lease() -> None:
+        made = Dispatcher(Places(1), Connections(99))
+        await made.start()
+        order: list[str] = []
+        files = {name: Queue("o", place) for place, name in enumerate(("first", "second", "third", "fourth"))}
+
+        async def move(name: str) -> None:
+            """Eight runs: each is fetched as soon as it may, and hashed after the one before it."""
+            leases: asyncio.Queue[Lease] = asyncio.Queue()
+
+            async def launch() -> None:
+                for _ in range(8):
+                    run = made.lease(files[name], host="h", size_bytes=POOL_BYTES // 4, wanted=1, allowed=(0,))
+                    leases.put_nowait(await run)
+
+            launching = asyncio.ensure_future(launch())
+            for _ in range(8):
+                run = await leases.get()
+                await asyncio.sleep(0.001)
+                made.release_memory(run)
+                order.append(name)
+                await asyncio.sleep(0.001)
+                made.release(run)
+            await launching
+
+        await asyncio.gather(*(move(name) for name in files))
+        ends = {name: len(order) - order[::-1].index(name) for name in files}
+
+        assert max(ends["first"], ends["second"]) <= 2 * 8 + 4, "the last two had the runs that they began with"
+        assert min(ends["third"], ends["fourth"]) > 3 * 8
+        assert ends["first"] > 8, "files are hashed beside each other"
         assert made.slots[0].leased_bytes == 0
         await made.close()
 

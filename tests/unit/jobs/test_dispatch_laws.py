@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aimodels_core.errors import MoverLost
-from aimodels_jobs.dispatch import Dispatcher, Lease
+from aimodels_jobs.dispatch import Dispatcher, Lease, Queue
 from aimodels_jobs.executor import MoverHandle
 from aimodels_jobs.governor import Connections
 from tests.support.places import POOL_BYTES, Place, Places
@@ -51,7 +51,7 @@ async def settle() -> None:
 
 
 def ask(made: Dispatcher, owner: str, *, size: int = 50, allowed: tuple[int, ...] = (0,)) -> "asyncio.Task[Lease]":
-    return asyncio.ensure_future(made.lease(owner, host=HOST, size_bytes=size, wanted=1, allowed=allowed))
+    return asyncio.ensure_future(made.lease(Queue(owner), host=HOST, size_bytes=size, wanted=1, allowed=allowed))
 
 
 def test_a_publication_that_came_late_gets_its_share_at_once() -> None:
@@ -106,13 +106,13 @@ def test_runs_that_are_hashed_in_order_never_wait_for_each_other_for_ever(seed: 
         made = await dispatcher(Places(3), connections=5)
         held: collections.Counter[int] = collections.Counter()
 
-        async def blob(owner: str, allowed: tuple[int, ...]) -> None:
+        async def blob(queue: Queue, allowed: tuple[int, ...]) -> None:
             before = asyncio.Event()
             before.set()
             flights = []
             for _ in range(chance.randint(1, 12)):
                 size = chance.choice([1, 20, 50, POOL_BYTES, POOL_BYTES + 7])
-                lease = await made.lease(owner, host=HOST, size_bytes=size, wanted=4, allowed=allowed)
+                lease = await made.lease(queue, host=HOST, size_bytes=size, wanted=4, allowed=allowed)
                 held[lease.slot.index] += size
                 assert held[lease.slot.index] <= POOL_BYTES or held[lease.slot.index] == size
                 hashed = asyncio.Event()
@@ -129,7 +129,7 @@ def test_runs_that_are_hashed_in_order_never_wait_for_each_other_for_ever(seed: 
             hashed.set()
 
         ways = [(0,), (1,), (2,), (0, 1, 2), (1, 2)]
-        await asyncio.gather(*(blob(f"p{n % 4}", chance.choice(ways)) for n in range(12)))
+        await asyncio.gather(*(blob(Queue(f"p{n % 4}", n), chance.choice(ways)) for n in range(12)))
 
         assert all(slot.leased_bytes == 0 for slot in made.slots)
         assert made.connections.grant(HOST, 99, 1) == 5, "every connection was given back"
@@ -215,10 +215,10 @@ def test_a_spare_lease_is_refused_while_anybody_waits() -> None:
     async def law() -> None:
         made = await dispatcher(Places(2))
         first = await ask(made, "a", allowed=(0,))
-        spare = made.spare("a", host=HOST, size_bytes=10, wanted=1, other_than=first.slot)
+        spare = made.spare(Queue("a"), host=HOST, size_bytes=10, wanted=1, other_than=first.slot)
         waiting = ask(made, "b", size=POOL_BYTES, allowed=(0,))
         await settle()
-        refused = made.spare("a", host=HOST, size_bytes=10, wanted=1, other_than=first.slot)
+        refused = made.spare(Queue("a"), host=HOST, size_bytes=10, wanted=1, other_than=first.slot)
 
         assert spare is not None
         assert spare.slot is not first.slot

@@ -8,7 +8,7 @@ from typing import Any
 from aimodels_core.errors import SourceDenied
 from aimodels_core.source import ReadTicket
 from aimodels_jobs import plan
-from aimodels_jobs.dispatch import Dispatcher
+from aimodels_jobs.dispatch import Dispatcher, Queue
 from aimodels_jobs.flight import Flight, Pace, Patience
 from aimodels_jobs.governor import Connections
 from aimodels_jobs.orders import ChecksumKind, DiscardTicket, WriteTicket
@@ -55,7 +55,7 @@ async def _flight(places: Places, errand: Errand) -> tuple[Dispatcher, Flight]:
     await made.start()
     pace = Pace(HASTY)
     pace.learn(1000, 0.001)
-    lease = await made.lease("o", host="h", size_bytes=20, wanted=2, allowed=(0,))
+    lease = await made.lease(Queue("o"), host="h", size_bytes=20, wanted=2, allowed=(0,))
     return made, Flight(RUN, errand, made, lease, pace)
 
 

@@ -12,7 +12,7 @@ from aimodels_core import errors
 from aimodels_core.errors import AiModelsError, ErrorInfo, MoverLost
 from aimodels_core.source import ReadTicket
 from aimodels_jobs import plan
-from aimodels_jobs.dispatch import Dispatcher
+from aimodels_jobs.dispatch import Dispatcher, Queue
 from aimodels_jobs.executor import MoverHandle
 from aimodels_jobs.flight import Flight, Pace, Patience
 from aimodels_jobs.governor import Connections
@@ -136,7 +136,7 @@ def play(
             errand, connections = Errand(), Connections(9, clock=clock or itertools.count(0, 100).__next__)
             made = Dispatcher(script, connections)
             await made.start()
-            lease = await made.lease("o", host="h", size_bytes=30, wanted=3, allowed=(0,))
+            lease = await made.lease(Queue("o"), host="h", size_bytes=30, wanted=3, allowed=(0,))
             flight = Flight(RUN, errand, made, lease, Pace(PATIENCE))
             await check(flight, errand, made)
             flight.release()
