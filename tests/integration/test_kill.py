@@ -15,14 +15,13 @@ from aimodels_core import names
 from aimodels_core.units import MIB
 from tests.support import binaries
 from tests.support.raycluster import Arena
+from tests.support.victim import DIGEST
 
 pytestmark = pytest.mark.timeout(240)
 
 SEED = int(os.environ.get("AIMODELS_SEED", "2026"))
 KINDS = ("driver", "worker", "frozen", "raylet", "coordinator", "head")
 SLOW_KINDS = ("driver@s3", "coordinator@s3", "interrupt", "cut_off")
-DIGEST = "sha256:d02ba1082c48f911bc1c840452db5ffb56f73db9414c3b60086378987944eb65"
-"""Of the model that is published; it changes with the recipe or the model only."""
 HEADERS_BYTES = 2 * MIB
 """The first window of each weight file is read again by each attempt."""
 IN_FLIGHT_BYTES = 4 * 16 * MIB

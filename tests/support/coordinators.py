@@ -45,6 +45,7 @@ class Api:
     port: int
     token: str = TOKEN
     tls: ssl.SSLContext | None = None
+    host: str = HOST
 
     def call(
         self, method: str, path: str, body: bytes | None = None, *, headers: Mapping[str, str] = {}, token: str = ""
@@ -52,10 +53,10 @@ class Api:
         """Send one request over a connection of its own."""
         if self.tls:
             made: http.client.HTTPConnection = http.client.HTTPSConnection(
-                HOST, self.port, timeout=40, context=self.tls
+                self.host, self.port, timeout=40, context=self.tls
             )
         else:
-            made = http.client.HTTPConnection(HOST, self.port, timeout=40)
+            made = http.client.HTTPConnection(self.host, self.port, timeout=40)
         try:
             made.request(method, path, body, {"Authorization": f"Bearer {token or self.token}", **headers})
             answer = made.getresponse()

@@ -12,29 +12,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from aimodels_core import names
-from aimodels_core.digest import Digest
 from aimodels_core.messages import Want
-from aimodels_jobs import plan
 from aimodels_jobs.headers import FIRST_WINDOW_BYTES
-from aimodels_jobs.layout import Store
-from tests.support import auditing, raycluster, weights
+from tests.support import auditing, raycluster, victim
 from tests.support.coordinators import TOKEN, Api
 from tests.support.hub.limits import Limits
-from tests.support.hub.repository import Content, File, Repository
 from tests.support.hub.server import Hub
 from tests.support.processes import free_port, wait_for
 from tests.support.publishing import Place, bucket_place, folder_place
 from tests.support.servers import S3Server, versitygw
+from tests.support.victim import FILES, REPOSITORY
 
 MIB = 1024 * 1024
-REPOSITORY = "org/model"
-FILES = {"model-00001-of-00002.safetensors": 140 * MIB, "model-00002-of-00002.safetensors": 80 * MIB}
-"""Three runs and two."""
 CONNECTIONS = 4
 CONNECTION_BYTES_PER_SECOND = 14 * MIB
 MOVERS = 2
@@ -54,11 +48,7 @@ class Stage:
 
     def __enter__(self) -> Self:
         self.hub = self._closing.enter_context(Hub(limits=Limits.unlimited()))
-        files: dict[str, Content | File] = {"config.json": weights.llama_config()}
-        for seed, (path, size) in enumerate(FILES.items(), start=1):
-            body = weights.safetensors_of_size(size, seed=seed, name=f"layer{seed}.weight")
-            files[path] = File(path, body, lfs=True)
-        self.repository = self.hub.add(Repository(REPOSITORY, files))
+        self.repository = self.hub.add(victim.repository())
         self.cluster.start()
         return self
 
@@ -311,59 +301,28 @@ class Play:
             self._facts["movers_gone_seconds"] = round(time.monotonic() - began, 1)
         self._facts["sent_at_kill"] = self._sent()
         store = self._place.store
-        self._facts["recorded"] = dict(self._recorded(store))
+        self._facts["recorded"] = victim.recorded(store, self._stage.repository)
         self._facts["tags_at_kill"] = store.tagged(names.LOCAL) and sorted(store.tagged(names.LOCAL))
         auditing.audit(store)
-
-    def _recorded(self, store: Store) -> Iterator[tuple[str, int]]:
-        """How far each file is recorded as stored and hashed, without a gap; all of it when it is there as a blob."""
-        runs: dict[str, set[int]] = {}
-        for key in auditing.checkpoints(store):
-            hex_digest, run = key.split("/")[3], key.rpartition("/")[2].partition("-")[0]
-            runs.setdefault(hex_digest, set()).add(int(run))
-        for path, size in FILES.items():
-            digest = Digest(self._stage.repository.head.files[path].sha256_hex)
-            if store.blob_size(digest) is not None:
-                yield path, size
-                continue
-            stop = 0
-            for each in plan.runs(size):
-                if each.index not in runs.get(digest.hex, set()):
-                    break
-                stop = each.stop
-            yield path, stop
 
     def seen(self, seconds: float) -> dict[str, Any]:
         """Everything that was taken down."""
         store = self._place.store
-        recorded: Mapping[str, int] = self._facts["recorded"]
-        repeated = {path: self._most_often(path, stop) for path, stop in recorded.items()}
+        known: Mapping[str, int] = self._facts["recorded"]
+        log = self._stage.hub.log
+        repeated = [log.most_often(path, start=FIRST_WINDOW_BYTES, stop=stop) for path, stop in known.items()]
         return {
             **self._facts,
             "seconds": round(seconds, 1),
             "size": sum(FILES.values()),
             "sent": self._sent(),
-            "recorded_bytes": sum(recorded.values()),
-            "recorded_sent_times": max(repeated.values()),
+            "recorded_bytes": sum(known.values()),
+            "recorded_sent_times": max(repeated),
             "found": auditing.audit(store),
             "content": auditing.content(store, names.LOCAL, "model"),
             "uploads": auditing.uploads(store),
             "checkpoints": auditing.checkpoints(store),
         }
-
-    def _most_often(self, path: str, stop: int) -> int:
-        """How often a byte of the recorded part of a file was sent at most; headers are read before anything moves."""
-        edges: dict[int, int] = {}
-        for each in self._stage.hub.log:
-            start, end = max(each.start, FIRST_WINDOW_BYTES), min(each.start + each.sent_bytes, stop)
-            if each.payload and each.path == path and start < end:
-                edges[start] = edges.get(start, 0) + 1
-                edges[end] = edges.get(end, 0) - 1
-        depth = most = 0
-        for place in sorted(edges):
-            depth += edges[place]
-            most = max(most, depth)
-        return most
 
     def _printed(self) -> str:
         self._log.flush()

@@ -1,5 +1,6 @@
 """What the simulator was asked and what it sent: the request log, and questions that tests put to it."""
 
+import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -83,6 +84,18 @@ class Log:
                 counts[depth] = counts.get(depth, 0) + place - previous
             depth, previous = depth + edges[place], place
         return counts
+
+    def most_often(self, path: str, *, start: int = 0, stop: int | None = None) -> int:
+        """How often a byte of [start, stop) of a file was sent at most."""
+        edges: dict[int, int] = {}
+        for each in self:
+            first, end = max(each.start, start), each.start + each.sent_bytes
+            end = end if stop is None else min(end, stop)
+            if each.payload and each.path == path and first < end:
+                edges[first] = edges.get(first, 0) + 1
+                edges[end] = edges.get(end, 0) - 1
+        depths = itertools.accumulate(edges[place] for place in sorted(edges))
+        return max(depths, default=0)
 
     def summary(self) -> dict[str, object]:
         """Totals as a JSON document."""
