@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.rayhead import HeadArena
+from aimodels_jobs.fleet import cluster
+from tests.support.rayhead import HeadArena, charted
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -52,3 +53,10 @@ def test_the_worker_leaves_the_lost_head_for_the_new_one(seen: dict[str, Any]) -
 
 def test_a_token_that_is_not_rays_is_told(seen: dict[str, Any]) -> None:
     assert seen["denied"] == "Ray's head refuses the token"
+
+
+def test_the_chart_sets_what_every_ray_process_of_ours_starts_with() -> None:
+    set_there = charted()
+
+    assert set_there == {**set_there, **cluster.ENVIRONMENT}
+    assert set_there["RAY_AUTH_MODE"] == "token"

@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import datetime
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -35,7 +37,9 @@ RAY_TOKEN = "token-of-ray-in-a-test-0123456789abcdef"
 JOBS_PORT, COORDINATOR_PORT = 8265, 18270
 REPOSITORY, OTHER = "org/tiny", "org/other"
 HEAD_ADDRESS, WORKER_ADDRESS = "10.77.0.1", "10.77.0.2"
-_SCRIPTS = Path(__file__).parents[2] / "charts" / "ai-models" / "files"
+_CHART = Path(__file__).parents[2] / "charts" / "ai-models"
+_KUBELET = 'while :; do "$@"; sleep 1; done'
+"""A container that ended is started again."""
 _APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 _WAIT_FOR_NETWORK = "until ip -4 address show dev eth0 up 2>/dev/null | grep -q inet; do sleep 0.1; done"
 
@@ -62,6 +66,12 @@ class Secrets:
         return {TOKEN_KEY: self._token}
 
 
+def charted() -> dict[str, str]:
+    """The variables of Ray's containers that the chart sets whatever its values are."""
+    text = (_CHART / "templates" / "ray.yaml").read_text()
+    return dict(re.findall(r'^ *- {name: (RAY_\w+), value: "?([\w/.]+)"?}', text, re.MULTILINE))
+
+
 class Nodes:
     """A head and a worker, run by the chart's scripts as the first processes of namespaces, as in Pods.
 
@@ -76,42 +86,42 @@ class Nodes:
         self._env = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "RAY_AUTH_MODE": "token",
+            **charted(),
             "RAY_AUTH_TOKEN_PATH": str(token),
-            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-            "RAY_BACKEND_LOG_LEVEL": "warning",
-            "RAY_LOGGER_LEVEL": "warning",
             "AI_MODELS_RAY_HEAD": HEAD_ADDRESS,
             "AI_MODELS_RAY_CPUS": "2",
         }
-        script = f"{_WAIT_FOR_NETWORK}\n{(_SCRIPTS / 'ray-worker.sh').read_text()}"
+        script = f"{_WAIT_FOR_NETWORK}\n{(_CHART / 'files' / 'ray-worker.sh').read_text()}"
         self._worker = self._start("worker", [*_APART, "--net", "bash", "-c", script], WORKER_ADDRESS)
         self._head: subprocess.Popen[bytes] | None = None
         self._connect()
 
     def start_head(self) -> None:
         """Start a head; it takes about ten seconds until it answers."""
-        script = (_SCRIPTS / "ray-head.sh").read_text()
-        self._head = self._start("head", [*_APART, "bash", "-c", script], HEAD_ADDRESS)
+        script = (_CHART / "files" / "ray-head.sh").read_text()
+        command = ["bash", "-c", _KUBELET, "kubelet", *_APART, "bash", "-c", script]
+        self._head = self._start("head", command, HEAD_ADDRESS)
 
     def lose_head(self) -> None:
         """Kill the head and all that it started."""
         assert self._head is not None
-        self._head.kill()
+        os.killpg(self._head.pid, signal.SIGKILL)
         self._head.wait(10)
 
     def is_of_head(self, pid: int) -> bool:
         """Whether a process is one of the head's."""
         assert self._head is not None
-        [child] = Path(f"/proc/{self._head.pid}/task/{self._head.pid}/children").read_text().split()
-        return Path(f"/proc/{pid}/ns/pid").readlink() == Path(f"/proc/{child}/ns/pid").readlink()
+        [first] = _children(*_children(self._head.pid))
+        return Path(f"/proc/{pid}/ns/pid").readlink() == Path(f"/proc/{first}/ns/pid").readlink()
 
     def _start(self, name: str, command: list[str], address: str) -> subprocess.Popen[bytes]:
         home = self._short / name
         home.mkdir(exist_ok=True)
         env = {**self._env, "HOME": str(home), "RAY_TMPDIR": str(home), "POD_IP": address}
         with (self._folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+            )
 
     def _connect(self) -> None:
         pid = self._worker.pid
@@ -127,6 +137,10 @@ class Nodes:
             f"{there} link set eth0 up",
         ):
             subprocess.run(command.split(), check=True, timeout=10)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Told:
