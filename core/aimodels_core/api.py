@@ -319,6 +319,14 @@ class ModelObject:
         found = [Condition.from_raw(entry) for entry in entries if isinstance(entry, Mapping)]
         return {condition.type: condition for condition in found if condition.type}
 
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """One condition of the status; None when it is not there."""
+        raw = self.status.get("conditions")
+        for entry in reversed(raw) if isinstance(raw, list) else ():
+            if isinstance(entry, Mapping) and entry.get("type") == kind.value:
+                return Condition.from_raw(entry)
+        return None
+
 
 def _mapping(raw: object) -> Mapping[str, Any]:
     return raw if isinstance(raw, Mapping) else {}

@@ -151,7 +151,7 @@ class Operator:
         while True:
             try:
                 for kind in MODEL_KINDS:
-                    async for _ in self._kube.list_models(kind):
+                    async for _ in self._kube.list_models(kind, page_size=1):
                         break
             except ClusterUnavailable as error:
                 log.warning("kinds not served", extra={"error": error.message})

@@ -10,7 +10,7 @@ from aimodels_operator.writes import Emit
 
 def of_change(model: ModelObject, new: Mapping[str, Any]) -> list[Emit]:
     """Tell people of a change of phase, of the reason of a failure, and of what delays a publication."""
-    before = model.conditions().get(ConditionType.READY.value)
+    before = model.condition(ConditionType.READY)
     after = next((c for c in new.get("conditions", ()) if c["type"] == ConditionType.READY.value), None)
     if after is None:
         return []

@@ -73,13 +73,13 @@ class Kube:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def list_models(self, kind: Kind) -> AsyncIterator[ModelObject]:
+    async def list_models(self, kind: Kind, *, page_size: int = _PAGE) -> AsyncIterator[ModelObject]:
         """Read all objects of a kind, page by page.
 
         Raises:
             ClusterUnavailable.
         """
-        query = {"limit": str(_PAGE)}
+        query = {"limit": str(page_size)}
         while True:
             page = await self._call("list", names.GROUP, kind.plural, query=query)
             for raw in page.get("items", ()):
@@ -87,7 +87,7 @@ class Kube:
             token = page.get("metadata", {}).get("continue", "")
             if not token:
                 return
-            query = {"limit": str(_PAGE), "continue": token}
+            query = {"limit": str(page_size), "continue": token}
 
     async def get_model(self, kind: Kind, namespace: str, name: str) -> ModelObject:
         """Read one object.

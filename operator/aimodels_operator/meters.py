@@ -121,9 +121,9 @@ def throttled(states: Iterable[PublicationState]) -> int:
 
 def _kind(model: ModelObject) -> tuple[str, str, str]:
     """Kind, phase and reason; what a stranger may have written as a reason is one of a closed set."""
-    ready = model.conditions().get(ConditionType.READY.value)
+    ready = model.condition(ConditionType.READY)
     reason = ready.reason if ready is not None else ""
-    return model.kind.name, str(model.status.get("phase", "")), reason if reason in (*_REASONS, "") else "other"
+    return model.kind.name, str(model.status.get("phase", "")), reason if not reason or reason in _REASONS else "other"
 
 
 def _counter(name: str, label: str, counts: Mapping[str, int]) -> list[str]:

@@ -12,13 +12,13 @@ class Bucket:
     """A token bucket whose waiters are let through by urgency, then in order.
 
     Args:
-        per_second: tokens that come back.
-        burst: most tokens that wait.
+        per_second: most tokens that are taken in any second, a burst included.
+        burst: most tokens that wait; less than `per_second`.
         clock: seconds, monotonic.
     """
 
     def __init__(self, per_second: float, burst: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_second = per_second
+        self._per_second = per_second - burst
         self._burst = burst
         self._clock = clock
         self._tokens = burst

@@ -141,13 +141,13 @@ def is_ready(model: ModelObject) -> bool:
 
 def ready_digest(model: ModelObject) -> str:
     """Digest of the artifact that the status calls ready; empty when there is none."""
-    found = model.conditions().get(ConditionType.READY.value)
+    found = model.condition(ConditionType.READY)
     return _kept(model, "artifact", "digest") if found is not None and found.status == "True" else ""
 
 
 def has_failed_for_good(model: ModelObject) -> bool:
     """Whether the status tells that this very spec, at this value of the retry annotation, cannot be published."""
-    found = model.conditions().get(ConditionType.ARTIFACT_RESOLVED.value)
+    found = model.condition(ConditionType.ARTIFACT_RESOLVED)
     failed = found is not None and found.status == "False" and found.reason in {r.value for r in api.FAILURES}
     return failed and _same_try(model) and _kept(model, "publication", "stage") == Stage.FAILED.value
 
@@ -178,7 +178,7 @@ def _condition(
 ) -> Condition:
     """Make a condition; the time of its last transition stays while its status does."""
     status = "True" if holds else "False"
-    before = model.conditions().get(kind.value)
+    before = model.condition(kind)
     same = before is not None and before.status == status and before.transitioned_at
     at = before.transitioned_at if before is not None and same else timestamp(now)
     return Condition(kind.value, status, reason, message, at, model.generation)

@@ -68,7 +68,10 @@ def test_a_cluster_model_belongs_to_the_cluster() -> None:
 def test_conditions_of_a_strange_status_are_read_leniently() -> None:
     raw = _raw(url=URL) | {"status": {"conditions": [{"type": "Ready", "status": 5}, "x", {"status": "True"}]}}
 
-    assert ModelObject.from_raw(MODEL, raw).conditions() == {"Ready": api.Condition("Ready", "", "")}
+    found = ModelObject.from_raw(MODEL, raw)
+    assert found.conditions() == {"Ready": api.Condition("Ready", "", "")}
+    assert found.condition(api.ConditionType.READY) == api.Condition("Ready", "", "")
+    assert found.condition(api.ConditionType.METADATA_RESOLVED) is None
 
 
 def test_retry_annotation_is_cut() -> None:
