@@ -40,6 +40,8 @@ _AT_ONCE = 500
 _MOVE_SECONDS = 60.0
 _CREATED_PER_SECOND = 10.0
 _SLOW = 24
+_LOOK_SECONDS = 0.2
+"""Between two looks at the metrics of an operator, which are not free."""
 _SLOW_SECONDS = 15.0
 """That the weights of a Model take over one connection."""
 
@@ -279,9 +281,14 @@ class Loads:
         spending = Spending(standby)
         leader.kill()
         self._admin.call("POST", self._models, model(f"after-{names[0]}", "org/first"))
-        until(lambda: metrics(standby)["aimodels_leader"] == 1.0, what="a leader", seconds=60)
+        until(lambda: metrics(standby)["aimodels_leader"] == 1.0, what="a leader", seconds=60, pause=_LOOK_SECONDS)
         leads = time.monotonic() - spending.began
-        until(lambda: metrics(standby)["aimodels_status_writes_total"] > 0, what="a write", seconds=60)
+        until(
+            lambda: metrics(standby)["aimodels_status_writes_total"] > 0,
+            what="a write",
+            seconds=60,
+            pause=_LOOK_SECONDS,
+        )
         return spending.sample(**{"models": len(names), "moving": moving, "leads after s": leads})
 
     def _moving(self, names: list[str]) -> list[str]:
@@ -302,7 +309,7 @@ class Loads:
         """A replica that has looked at everything; stopped at the end."""
         count = sum(1 for _ in self._admin.items(f"{MODELS}/models")) if spending is None else self._size.models
         replica = self._operators.start(next(self._names))
-        until(lambda: looked_at(replica, count), what="a look at all Models", seconds=180)
+        until(lambda: looked_at(replica, count), what="a look at all Models", seconds=180, pause=_LOOK_SECONDS)
         try:
             yield replica
         finally:
