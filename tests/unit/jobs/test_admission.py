@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from aimodels_core import names
+from aimodels_core.digest import Digest
 from aimodels_core.errors import SourceUnavailable, StoreFull
 from aimodels_core.messages import PublicationState, Stage, Want
-from aimodels_core.source import Gate, ResolvedSource, Source
-from aimodels_jobs.admission import Capacity
+from aimodels_core.source import Gate, ResolvedSource, Source, SourceFile
+from aimodels_jobs.admission import Capacity, need_of
 from aimodels_jobs.checkpoints import Checkpoints
 from aimodels_jobs.coordinator import Coordinator
 from aimodels_jobs.executor import Executor, Inline
@@ -23,6 +24,7 @@ from aimodels_jobs.governor import Connections, RateGate
 from aimodels_jobs.layout import Store
 from aimodels_jobs.movers import Movers
 from aimodels_jobs.objects import ObjectInfo
+from aimodels_jobs.plan import Plan, PlanFile, Way
 from aimodels_jobs.retry import Retry
 from aimodels_jobs.threads import Pause, Threads
 from aimodels_jobs.workshop import Workshop
@@ -370,6 +372,17 @@ def test_a_store_that_is_full_by_itself_is_tried_again_when_a_collection_freed_s
             await bench.ready("b")
 
     run(law())
+
+
+def test_o58_two_paths_with_the_same_bytes_are_counted_once() -> None:
+    digest = Digest.of(b"x")
+    files = tuple(SourceFile(path, 1000, digest=digest) for path in ("a/model.safetensors", "b/model.safetensors"))
+    rows = tuple(PlanFile(file, "weight", Way.MOVE, digest) for file in files)
+    need = need_of("uid", 1.0, Plan("Memory", "org/m", "1" * 40, "Safetensors", rows))
+
+    assert need.asked_bytes == 1000
+    assert need.blobs[str(digest)] == 1000
+    assert need.size_bytes < 10_000
 
 
 def test_metrics_name_no_model_and_count_what_was_done(tmp_path: Path) -> None:
