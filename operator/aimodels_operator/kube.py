@@ -27,6 +27,8 @@ _MAX_WORDS = 500
 _MAX_NOTE = 1000
 _TIMEOUT_SECONDS = 15.0
 _THREADS = 16
+_LEASE_THREADS = 3
+"""A renewal is given up after 7 s, its call only after 15 s."""
 _PAGE = 500
 _COMPONENT = "ai-models"
 _MERGE = "application/merge-patch+json"
@@ -53,7 +55,7 @@ def configuration(kubeconfig: str) -> client.Configuration:
             config.load_incluster_config(client_configuration=found)  # type: ignore[no-untyped-call] # no types
     except (ConfigException, OSError) as error:
         raise UsageError(f"Kubernetes: want a kubeconfig or a ServiceAccount, got: {error}") from error
-    found.connection_pool_maxsize = _THREADS
+    found.connection_pool_maxsize = _THREADS + _LEASE_THREADS
     return found
 
 
@@ -67,11 +69,13 @@ class Kube:
     def __init__(self, found: client.Configuration) -> None:
         self._client = client.ApiClient(found)
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, "kube")
+        self._for_leases = concurrent.futures.ThreadPoolExecutor(_LEASE_THREADS, "lease")
         self.calls: dict[tuple[str, str, int], int] = {}
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._for_leases.shutdown(wait=False, cancel_futures=True)
 
     async def list_models(self, kind: Kind, *, page_size: int = _PAGE) -> AsyncIterator[ModelObject]:
         """Read all objects of a kind, page by page.
@@ -230,7 +234,9 @@ class Kube:
             raise ValueError(f"{verb} {resource}.{group}: want a verb of rules.py")
         path = _path(group, resource, namespace, name) + (f"?{urllib.parse.urlencode(query)}" if query else "")
         loop = asyncio.get_running_loop()
-        status, data = await loop.run_in_executor(self._pool, self._exchange, verb, path, body)
+        # A renewal never waits for a thread behind other calls: while they are slow is when it matters.
+        pool = self._for_leases if resource == "leases" else self._pool
+        status, data = await loop.run_in_executor(pool, self._exchange, verb, path, body)
         key = (verb, resource, status)
         self.calls[key] = self.calls.get(key, 0) + 1
         what = f"{verb} {resource} {namespace}/{name}".rstrip("/")
