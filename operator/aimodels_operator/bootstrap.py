@@ -149,11 +149,11 @@ def decide(seen: Seen) -> Step:
     if mine is None:
         return _absent(seen)
     if not mine.finished:
-        slow = seen.now - past.since > START_SECONDS
-        return Step(Move.STOP if slow else Move.NOTHING, mine.id, past, past.trouble or "is being started in Ray")
+        return _starting(seen)
     if mine.status == "SUCCEEDED":
         return _started(seen)
-    return _again(seen, f"its start failed: {words_of(mine)}")
+    stopped_here = mine.status == "STOPPED" and past.trouble
+    return _again(seen, past.trouble if stopped_here else f"its start failed: {words_of(mine)}")
 
 
 def words_of(job: Job) -> str:
@@ -185,6 +185,13 @@ def _absent(seen: Seen) -> Step:
     trouble = seen.past.trouble or "is being started in Ray"
     move = Move.SUBMIT if seen.now >= seen.past.rests_until else Move.NOTHING
     return Step(move, seen.start.id, seen.past, trouble)
+
+
+def _starting(seen: Seen) -> Step:
+    if seen.now - seen.past.since <= START_SECONDS:
+        return Step(Move.NOTHING, seen.start.id, seen.past, seen.past.trouble or "is being started in Ray")
+    past = dataclasses.replace(seen.past, trouble=f"its start took longer than {START_SECONDS:.0f} s")
+    return Step(Move.STOP, seen.start.id, past, past.trouble)
 
 
 def _started(seen: Seen) -> Step:

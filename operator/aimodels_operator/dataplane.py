@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 TOKEN_KEY = "auth_token"  # noqa: S105 - the key's name, Ray's own word
 _LOOK_SECONDS = 5.0
-_AFTER_MOVE_SECONDS = 0.5
+_AFTER_MOVE_SECONDS = 1.0
 _CALL_SECONDS = 30.0
 """Ray's head waits up to 10 s for the agent that starts submissions."""
 _CONNECT_SECONDS = 5.0

@@ -15,6 +15,7 @@ OLD = Start.of(("--store", "/srv/old"), "1.0")
 NOW = 1000.0
 NOTHING_BEFORE = Past()
 BEGINS = "is being started in Ray"
+SLOW = "its start took longer than 300 s"
 ENTRY_FAILED = (
     "Job entrypoint command failed with exit code 75, last available logs (truncated to 20,000 chars):\n"
     "Running entrypoint for job x: python3 -m aimodels_jobs.host --store s3://b\n"
@@ -44,7 +45,8 @@ def since(status: str, seconds: float, **more: object) -> Past:
         # It began: it has its time, and is stopped after that.
         (seen(mine("PENDING")), Move.NOTHING, START.id, BEGINS),
         (seen(mine("RUNNING"), past=since("RUNNING", 299)), Move.NOTHING, START.id, BEGINS),
-        (seen(mine("PENDING"), past=since("RUNNING", 301)), Move.STOP, START.id, BEGINS),
+        (seen(mine("PENDING"), past=since("RUNNING", 301)), Move.STOP, START.id, SLOW),
+        (seen(mine("STOPPED", "x"), past=since("STOPPED", 1, trouble=SLOW)), Move.DELETE, START.id, SLOW),
         # It started well: nothing is done while the coordinator answers, or is silent for a moment.
         (seen(mine("SUCCEEDED"), past=since("SUCCEEDED", 9999)), Move.NOTHING, START.id, ""),
         (seen(mine("SUCCEEDED"), silent=14, past=since("SUCCEEDED", 9999)), Move.NOTHING, START.id, ""),
