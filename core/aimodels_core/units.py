@@ -51,7 +51,7 @@ def quantity_bytes(text: str) -> int:
         raise UsageError(f"quantity: want a number of bytes such as 500Gi or 1Ti, got {text[:40]!r}")
     number, unit, exponent = found.groups()
     if exponent:
-        factor = 10 ** int(exponent)
+        factor: int = 10 ** int(exponent)
     else:
         power = _STEPS.find(unit[:1].upper()) + 1 if unit else 0
         factor = (1024 if unit.endswith("i") else 1000) ** power
