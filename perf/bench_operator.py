@@ -30,7 +30,8 @@ def run(bench: Bench, result: Result) -> None:
     words = ["tests/cluster/run", "--no-images", "--nodes", "1"]
     loads = [sys.executable, "-m", "perf.support.operator_loads", str(folder), str(models), str(rounds)]
     done = subprocess.run([*words, *loads], cwd=ROOT, timeout=_SECONDS, check=False)
-    for each in json.loads((folder / "samples.json").read_text(encoding="utf-8")):
+    samples = folder / "samples.json"
+    for each in json.loads(samples.read_text(encoding="utf-8")) if samples.exists() else ():
         result.samples.setdefault(each["variant"], []).append(Sample(**each["sample"]))
     if done.returncode != 0:
         raise RuntimeError(f"loads: want exit code 0, got {done.returncode}")
