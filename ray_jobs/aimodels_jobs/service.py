@@ -10,6 +10,7 @@
 Every other path wants `Authorization: Bearer <token>`.
 """
 
+import asyncio
 import dataclasses
 import hmac
 import json
@@ -22,7 +23,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from aimodels_core.errors import AiModelsError, UsageError
-from aimodels_core.messages import MAX_WANT_BYTES, Want
+from aimodels_core.messages import MAX_WANT_BYTES, Snapshot, Want
 from aimodels_jobs.coordinator import Coordinator
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ def application(coordinator: Coordinator, token: str | Callable[[], str]) -> web
     app.router.add_post("/v1/collect", api.collect)
     app.router.add_get("/healthz", api.health)
     app.router.add_get("/metrics", api.metrics)
+    app.on_shutdown.append(api.end_waits)
     return app
 
 
@@ -89,6 +91,12 @@ class _Api:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
+        self._waiting: set[asyncio.Future[Snapshot]] = set()
+
+    async def end_waits(self, _: web.Application) -> None:
+        """Cut off those who wait for news: the server would stay for them."""
+        for news in tuple(self._waiting):
+            news.cancel()
 
     async def put(self, request: web.Request) -> web.Response:
         want = Want.from_json(_uid(request), await request.read())
@@ -108,11 +116,17 @@ class _Api:
         if not math.isfinite(wait):
             raise UsageError("wait: want a number of seconds")
         wait = min(max(wait, 0.0), MAX_WAIT_SECONDS)
-        snapshot = await self._coordinator.changed(seen, wait_seconds=wait) if seen else self._coordinator.snapshot()
+        snapshot = await self._news(seen, wait) if seen else self._coordinator.snapshot()
         headers = {"ETag": snapshot.etag, "Cache-Control": "no-store"}
         if snapshot.etag == seen:
             return web.Response(status=304, headers=headers)
         return web.Response(body=snapshot.to_json(), content_type="application/json", headers=headers)
+
+    async def _news(self, seen: str, wait_seconds: float) -> Snapshot:
+        news = asyncio.ensure_future(self._coordinator.changed(seen, wait_seconds=wait_seconds))
+        self._waiting.add(news)
+        news.add_done_callback(self._waiting.discard)
+        return await news
 
     async def collect(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read() or b"{}")

@@ -1,5 +1,6 @@
 """The coordinator's server: who writes, what it follows, how it is had once and replaced, what it tells nobody."""
 
+import concurrent.futures
 import dataclasses
 import http.client
 import os
@@ -8,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +138,28 @@ def test_a_taken_port_is_told_and_taken_when_it_is_free(settings: HostSettings) 
             Here(settings, ready_seconds=2.0)
     served = Here(settings)
     served.close()
+
+
+def test_who_waits_for_news_does_not_hold_up_the_end(settings: HostSettings) -> None:
+    served = Here(settings)
+    served.api.writing()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        known = {"If-None-Match": served.api.call("GET", "/v1/state").headers["etag"]}
+        waits = pool.submit(served.api.call, "GET", "/v1/state?wait=60", headers=known)
+        wait_for(lambda: connected(settings.port) > 0, "a connection of the one who waits")
+        began = time.monotonic()
+        served.close()
+        took = time.monotonic() - began
+        with pytest.raises((OSError, http.client.HTTPException)):
+            waits.result(10)
+
+    assert took < 4.5, "the server would wait 5 s for it"
+
+
+def connected(port: int) -> int:
+    """How many clients are connected to a port of this machine."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(1 for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "01")
 
 
 @pytest.mark.parametrize(
