@@ -11,9 +11,9 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import boto3
+import botocore.session
 from botocore.auth import S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
@@ -186,7 +186,7 @@ class Client:
         accept: Collection[str] = (),
         attempts: int = ATTEMPTS,
     ) -> Any:
-        """Make one call by its name in boto3; gives the server's dictionary, or a `Refusal`. Raises as `call` does."""
+        """Make one call by its name; gives the server's dictionary, or a `Refusal`. Raises as `call` does."""
         return self.call(what, lambda c: getattr(c, operation)(**params), accept=accept, attempts=attempts)
 
     def wait(self, attempt: int) -> None:
@@ -295,7 +295,7 @@ def _connected(settings: S3Settings) -> "S3Client":
     more: dict[str, Any] = {}
     if settings.access_key:
         more = {"aws_access_key_id": settings.access_key, "aws_secret_access_key": settings.secret_key}
-    return boto3.session.Session().client(
+    client = botocore.session.Session().create_client(  # boto3 adds transfers that nobody here uses, and their import
         "s3",
         region_name=settings.region,
         endpoint_url=settings.endpoint or None,
@@ -303,6 +303,7 @@ def _connected(settings: S3Settings) -> "S3Client":
         config=config,
         **more,
     )
+    return cast("S3Client", client)
 
 
 def _code(error: ClientError) -> tuple[str, int]:

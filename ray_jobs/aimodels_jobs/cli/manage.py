@@ -26,7 +26,7 @@ from aimodels_jobs.writer import writer_of
 
 EXIT_DIFFERENT = 3
 _WRITER_WAIT_SECONDS = 30.0
-_PACKAGES = ("ai-models", "ray", "boto3", "huggingface_hub", "pyarrow")
+_PACKAGES = ("ai-models", "ray", "botocore", "huggingface_hub", "pyarrow")
 
 Env = Mapping[str, str]
 

@@ -21,6 +21,7 @@ from aimodels_jobs.governor import RateGate
 from aimodels_jobs.layout import Store
 from aimodels_jobs.movers import Movers
 from aimodels_jobs.plan import Plan
+from aimodels_jobs.sources import hub_api
 from aimodels_jobs.sourcing import Sourcing
 from aimodels_jobs.survey import survey
 from aimodels_jobs.threads import Threads
@@ -112,6 +113,7 @@ async def _publish(command: Command, env: Mapping[str, str]) -> int:
     started = time.monotonic()
     stop = _on_signals()
     await coordinator.start()
+    preloading = asyncio.get_running_loop().run_in_executor(None, hub_api.preload)
     try:
         work = asyncio.ensure_future(_until_ended(coordinator, command, progress))
         either: list[asyncio.Future[Any]] = [work, stop]
@@ -128,6 +130,7 @@ async def _publish(command: Command, env: Mapping[str, str]) -> int:
         progress.close()
         with contextlib.suppress(Cancelled):
             await coordinator.close()
+        await preloading
     _print_result(command, state, result)
     return 0
 

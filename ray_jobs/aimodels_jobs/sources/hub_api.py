@@ -9,10 +9,11 @@ never holds the token.
 import contextvars
 import dataclasses
 import functools
+import importlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from aimodels_core.digest import Digest, GitDigest
@@ -51,6 +52,12 @@ class HubInfo:
     commit: str
     names: frozenset[str]
     facts: Mapping[str, str]
+
+
+def preload() -> None:
+    """Import the library, which takes 0.2 s: beside the wait for something else."""
+    with suppress(ImportError):  # told by whoever needs it
+        importlib.import_module("huggingface_hub.hf_api")
 
 
 class HubApi:
