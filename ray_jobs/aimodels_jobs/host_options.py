@@ -37,6 +37,7 @@ class HostSettings:
         tls_cert: PEM file of the server's certificate chain, followed when it changes; empty for no TLS.
         tls_key: PEM file of its key.
         movers: how many; 0 for one per node.
+        nodes: how many nodes of the cluster are waited for, a minute at most, before movers start.
         connections: to each payload host, for all movers together; 0 for 16 per mover.
         inline: one mover in the coordinator's own process instead of Ray's.
         capacity_limit: most bytes that the store may hold; 0 for no limit.
@@ -61,6 +62,7 @@ class HostSettings:
     tls_cert: str = ""
     tls_key: str = ""
     movers: int = 0
+    nodes: int = 0
     connections: int = 0
     inline: bool = False
     capacity_limit: int = 0
@@ -142,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--tls-cert", default="", metavar="FILE")
     add("--tls-key", default="", metavar="FILE")
     add("--movers", type=int, default=0, metavar="N", help="0: one per node")
+    add("--nodes", type=int, default=0, metavar="N", help="wait a minute at most for that many before movers start")
     add("--connections", type=int, default=0, metavar="N", help="to each payload host, in all; 0: 16 per mover")
     add("--inline", action="store_true", help="one mover in the coordinator's own process")
     add("--capacity-limit", type=int, default=0, metavar="BYTES", help="most that the store may hold; 0: no limit")

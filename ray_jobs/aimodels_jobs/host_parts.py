@@ -114,7 +114,7 @@ def _executor(settings: HostSettings) -> Callable[[int], Awaitable[Executor]]:
             return Inline()
         from aimodels_jobs.fleet import actors
 
-        return actors.attach(workers=settings.movers)
+        return actors.attach(workers=settings.movers, nodes=settings.nodes)
 
     return choose
 

@@ -53,10 +53,11 @@ capabilities: {drop: [ALL]}
 {{- define "ai-models.coordinatorCommand" -}}
 {{- $artifacts := .Values.artifacts }}
 {{- $hub := .Values.sources.huggingFace }}
+{{- $workers := toString .Values.ray.workers.replicas }}
 {{- $words := list "--on" "ai-models/role=head" "--bind" "0.0.0.0" "--port" "18270"
   "--token-file" "/etc/ai-models/coordinator/token"
   "--tls-cert" "/etc/ai-models/coordinator-tls/tls.crt" "--tls-key" "/etc/ai-models/coordinator-tls/tls.key"
-  "--movers" (toString .Values.ray.workers.replicas) "--ready-seconds" "60" "--log-level" .Values.logLevel }}
+  "--movers" $workers "--nodes" $workers "--ready-seconds" "60" "--log-level" .Values.logLevel }}
 {{- if $artifacts.bucket }}
 {{- $words = concat $words (list "--store" (printf "s3://%s" $artifacts.bucket) "--s3-region" $artifacts.region
   "--s3-credentials" "/etc/ai-models/s3") }}

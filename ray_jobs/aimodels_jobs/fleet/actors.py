@@ -31,6 +31,8 @@ T = TypeVar("T")
 _GROUPS: Final = {"fetch": 32, "hash": 32, "control": 4}
 """Threads of a mover by kind of call: `control` answers at once, whatever the others do."""
 
+_JOIN_SECONDS: Final = 60.0
+_JOIN_PAUSE_SECONDS: Final = 0.5
 _START_SECONDS: Final = 120.0
 _CONTROL_SECONDS: Final = 15.0
 _HASH_SECONDS: Final = 660.0
@@ -46,15 +48,16 @@ def local(workers: int) -> "Fleet":
     return Fleet(Ray("local", workers), workers)
 
 
-def attach(address: str = "", workers: int = 0, make: type[Mover] = Mover) -> "Fleet":
+def attach(address: str = "", workers: int = 0, make: type[Mover] = Mover, *, nodes: int = 0) -> "Fleet":
     """Run movers in a running cluster; with 0 workers, one per node.
 
     Args:
         address: of the cluster; empty for the one this process is part of, or the one that RAY_ADDRESS names.
         workers: how many.
         make: the class of the movers.
+        nodes: how many nodes that can run movers are waited for, for a minute at most.
     """
-    return Fleet(Ray(address), workers, make)
+    return Fleet(Ray(address), workers, make, nodes=nodes)
 
 
 class Fleet:
@@ -64,14 +67,17 @@ class Fleet:
         cluster: where.
         workers: how many; 0 for one per node.
         make: the class of the movers.
+        nodes: how many nodes are waited for: they join one by one after the loss of a head, and movers stay where they
+            began.
     """
 
     engine = "ray"
 
-    def __init__(self, cluster: Ray, workers: int, make: type[Mover] = Mover) -> None:
+    def __init__(self, cluster: Ray, workers: int, make: type[Mover] = Mover, *, nodes: int = 0) -> None:
         self._cluster = cluster
         self._workers = workers
         self._make = make
+        self._nodes = nodes
         self._started_here = False
         self._handles: list[_RayMover] = []
         self._numbers = itertools.count(1)
@@ -82,6 +88,7 @@ class Fleet:
         """See `executor.Executor`."""
         if not self._handles:
             self._started_here = await self._blocking(self._cluster.start)
+            await self._wait_for_nodes()
             count = self._workers or await self._blocking(_node_count)
             self._handles = list(await asyncio.gather(*(self._new() for _ in range(count))))
             log.info("movers started", extra={"movers": count, "engine": self.engine})
@@ -106,6 +113,14 @@ class Fleet:
             await self._blocking(self._cluster.stop)
             self._started_here = False
         self._thread.shutdown(wait=False)
+
+    async def _wait_for_nodes(self) -> None:
+        deadline = time.monotonic() + _JOIN_SECONDS
+        while self._nodes and (found := await self._blocking(_node_count)) < self._nodes:
+            if time.monotonic() > deadline:
+                log.warning("nodes are missing", extra={"want": self._nodes, "got": found})
+                return
+            await asyncio.sleep(_JOIN_PAUSE_SECONDS)
 
     async def _new(self) -> "_RayMover":
         name = f"ray-{next(self._numbers)}"
@@ -237,4 +252,5 @@ def _is_running(pid: int) -> bool:
 
 
 def _node_count() -> int:
+    """How many nodes can run a mover; 1 when there is none yet."""
     return max(1, sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1))
