@@ -311,6 +311,30 @@ def test_the_probe_refuses_default_retention(moto: servers.S3Server) -> None:
     assert _failed(moto, "retained").get("no-default-retention") is True
 
 
+RETAINED = b"""<?xml version="1.0"?><ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled>
+<Rule><DefaultRetention><Mode>GOVERNANCE</Mode><Days>1</Days></DefaultRetention></Rule></ObjectLockConfiguration>"""
+
+
+def test_a_bucket_that_passed_is_not_tried_again_unless_asked_and_one_that_refused_always_is(
+    server: servers.S3Server,
+) -> None:
+    with spoiled(server) as proxy:
+        settings = _settings(server, proxy.server.endpoint)
+        first = _store(settings).probe()
+        tried = len(proxy.calls)
+        again = _store(settings).probe()
+        looked = len(proxy.calls) - tried
+        proxy.when(lambda call: "object-lock" in call.path, lambda *_: Reply(200, RETAINED))
+        remembered = _store(settings).probe()
+        anew, after = _store(settings).probe(anew=True), _store(settings).probe()
+        kept = list(_store(settings).list(""))
+
+    assert (again, remembered, looked) == (first, first, 1)
+    assert [finding.name for finding in first if finding.fatal and not finding.passed] == []
+    assert [finding.name for finding in anew if finding.fatal and not finding.passed] == ["no-default-retention"]
+    assert (after, kept) == (anew, [])
+
+
 def test_the_probe_says_when_expired_deletions_are_taken(moto: servers.S3Server) -> None:
     """No real server does that; this stand-in does not check signatures."""
     assert "expired-delete-refused" in _failed(moto, moto.bucket)
