@@ -10,13 +10,13 @@ import pytest
 from aimodels_jobs.fleet import cluster
 from tests.support.rayhead import HeadArena, charted
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with HeadArena(tmp_path_factory.mktemp("head")) as arena:
-        found = arena.play("life", 0, seconds=280)
+        found = arena.play("life", 0, seconds=400)
     print(found)
     return found
 
@@ -53,6 +53,10 @@ def test_the_worker_leaves_the_lost_head_for_the_new_one(seen: dict[str, Any]) -
 
 def test_a_token_that_is_not_rays_is_told(seen: dict[str, Any]) -> None:
     assert seen["denied"] == "Ray's head refuses the token"
+
+
+def test_why_a_start_fails_is_found_in_what_ray_keeps_of_it(seen: dict[str, Any]) -> None:
+    assert seen["failed"] == ["store: want a folder or s3://bucket/prefix"]
 
 
 def test_the_chart_sets_what_every_ray_process_of_ours_starts_with() -> None:

@@ -21,7 +21,7 @@ import aiohttp
 from aimodels_core import names, serving
 from aimodels_core.errors import AiModelsError
 from aimodels_core.messages import PublicationState, Stage, Want
-from aimodels_operator.bootstrap import ID_PREFIX, Job, Start
+from aimodels_operator.bootstrap import ID_PREFIX, Job, Start, words_of
 from aimodels_operator.coordinator import Access, CoordinatorClient
 from aimodels_operator.dataplane import TOKEN_KEY, Dataplane, RayJobs
 from tests.support import raycluster, weights
@@ -38,6 +38,7 @@ JOBS_PORT, COORDINATOR_PORT = 8265, 18270
 REPOSITORY, OTHER = "org/tiny", "org/other"
 HEAD_ADDRESS, WORKER_ADDRESS = "10.77.0.1", "10.77.0.2"
 _CHART = Path(__file__).parents[2] / "charts" / "ai-models"
+_FAILING = Start("one-that-fails", "python3 -m aimodels_jobs.host --store ftp://x --token-file none")
 _KUBELET = 'while :; do "$@"; sleep 1; done'
 """A container that ended is started again."""
 _APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -260,6 +261,8 @@ class Life:
             self._facts["before"] = await told.says("Ray's head")
             self._nodes.start_head()
             first = await self._answered("started", told)
+            async with self._jobs() as jobs:
+                await jobs.submit(_FAILING, RAY_TOKEN)
             await self._publish(told)
         async with told.working():  # another operator finds it
             self._facts["found_again"] = await told.answering() == first
@@ -277,9 +280,9 @@ class Life:
         self._facts["coordinator_on_head"] = self._nodes.is_of_head(listener(COORDINATOR_PORT))
 
     async def _denied(self) -> None:
-        async with aiohttp.ClientSession() as session:
+        async with self._jobs() as jobs:
             try:
-                await RayJobs(f"http://{HOST}:{JOBS_PORT}", session).all("another token")
+                await jobs.all("another token")
             except AiModelsError as error:
                 self._facts["denied"] = error.message
 
@@ -288,6 +291,8 @@ class Life:
         async with told.working():
             second = await self._answered("replaced", told, other_than=first)
             self._facts["submissions_after"] = [job.id == told.start.id for job in await self._submissions()]
+            async with self._jobs() as jobs:
+                self._facts["failed"] = [words_of(j) for j in await jobs.all(RAY_TOKEN) if j.id == _FAILING.id]
             await asyncio.to_thread(self._nodes.lose_head)
             self._facts["lost"] = await told.says("Ray's head")
             self._nodes.start_head()
@@ -304,9 +309,13 @@ class Life:
         return epoch
 
     async def _submissions(self) -> list[Job]:
+        async with self._jobs() as jobs:
+            return [job for job in await jobs.all(RAY_TOKEN) if job.id.startswith(ID_PREFIX)]
+
+    @contextlib.asynccontextmanager
+    async def _jobs(self) -> AsyncIterator[RayJobs]:
         async with aiohttp.ClientSession() as session:
-            jobs = await RayJobs(f"http://{HOST}:{JOBS_PORT}", session).all(RAY_TOKEN)
-        return [job for job in jobs if job.id.startswith(ID_PREFIX)]
+            yield RayJobs(f"http://{HOST}:{JOBS_PORT}", session)
 
 
 def main() -> int:
