@@ -42,6 +42,11 @@ def make(name: str) -> None:
                     (folder / file).write_text((folder.parent / file).read_text())
 
 
+def weigh(name: str, shares: int) -> None:
+    """Say how much of the processors a cgroup gets when they are wanted by others too; one process has 1024."""
+    (ROOT / "cpu" / name / "cpu.shares").write_text(str(shares))
+
+
 def enter(name: str, *, pid: int = 0) -> None:
     """Move a process (0: this one) into a cgroup, for freezing and for counting memory."""
     for hierarchy in ("freezer", "memory"):
