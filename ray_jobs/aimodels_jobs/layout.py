@@ -11,6 +11,7 @@ that collection never removes what a publication has just counted on.
 import collections
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
@@ -104,8 +105,9 @@ class Store:
         digest = Digest.of(manifest)
         text = str(digest).encode()
         with self._asked.pinned((*blobs, digest)):
-            self.put_blob(manifest)
-            found = self.each(lambda item: self._missing(repository, *item), blobs.items())
+            steps: list[Callable[[], object]] = [functools.partial(self.put_blob, manifest)]
+            steps += [functools.partial(self._missing, repository, *item) for item in blobs.items()]
+            _, *found = self.each(lambda step: step(), steps)
             if wrong := [gone for gone in found if gone]:
                 raise StoreUnavailable(f"{repository}:{tag}: {len(wrong)} blobs: {wrong[0]}", code="BlobsGone")
             links = names.revision_link(repository, digest), names.tag_index_link(repository, tag, digest)

@@ -347,9 +347,14 @@ class Publication:
 
         def write() -> None:
             self._workshop.check_writer()
-            store.link(scope, store.put_blob(artifact.config))
+            steps: list[Callable[[], object]] = [
+                lambda: store.link(scope, artifact.config_digest),
+                lambda: store.put_blob(artifact.config),
+            ]
             if names.is_mapped(self._want.uid):
-                store.objects.put(names.name_record(self._want.uid), self._want.name.encode())
+                record = names.name_record(self._want.uid)
+                steps.append(lambda: store.objects.put(record, self._want.name.encode()))
+            store.each(lambda step: step(), steps)
             store.put_manifest(scope, self._want.uid, artifact.manifest)
             self._read_back(artifact)
 
