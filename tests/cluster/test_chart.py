@@ -3,34 +3,33 @@
 What is published is read by Pods of tenants as delivery will: through the registry, by their ServiceAccounts' tokens.
 """
 
-import base64
 import json
 import ssl
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import boto3
 import botocore.config
 import pytest
 
 from aimodels_core.names import HomeSecret
-from tests.cluster import operating
+from tests.cluster import installed, operating, tenants
+from tests.cluster.installed import model
 from tests.cluster.operating import phase, secret
-from tests.cluster.stand import chart, product
+from tests.cluster.stand import chart
 from tests.cluster.stand.addons import S3_ACCESS_KEY, S3_SECRET_KEY
 from tests.cluster.stand.chart import HOME, SYSTEM
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl, Object
 from tests.cluster.stand.layout import CHECKOUT, S3_HOST
+from tests.cluster.stand.waiting import command
 from tests.support import models
 from tests.support.hub.server import Hub
 from tests.support.publishing import good_model
 
 pytestmark = pytest.mark.timeout(900)
 
-GROUP = "ai.deckhouse.io/v1alpha1"
 ADMIN_TOKEN = "hf_administrator"
 MIB = 1024 * 1024
 RUN_BYTES = 64 * MIB
@@ -43,6 +42,7 @@ HUB = (
     *AUTHORITY,
 )
 WEIGHTS_BYTES = (models.minilm_folder() / "model.safetensors").stat().st_size
+LIMITED = (*HUB, "artifacts.capacityLimit=50Gi", "logLevel=Debug")
 BUCKET = "chart-models"
 S3 = (
     *HUB,
@@ -51,7 +51,6 @@ S3 = (
     "artifacts.credentialsSecretName=chart-s3",
     "artifacts.caSecretName=chart-s3-ca",
 )
-CODE = Path(__file__).parent / "tenant.py"
 Upgrade = Callable[..., None]
 
 
@@ -85,19 +84,15 @@ def upgrade(hub: Hub, stand: Cluster) -> Iterator[Upgrade]:
 
     try:
         yield change
-        leaks = [word for word in (ADMIN_TOKEN, S3_SECRET_KEY, token()) if word in everything_said()]
+        said = everything_said()
+        secrets = (ADMIN_TOKEN, S3_SECRET_KEY, installed.value("ai-models-coordinator", "token"))
+        leaks = [word for word in secrets if word in said]
     finally:
         operating.install()
         home = Kubectl(HOME)
         home("delete", "secret", "--ignore-not-found", *HomeSecret)
         home("delete", "persistentvolumeclaim", "--ignore-not-found", "ai-models-store", "--wait=false")
     assert leaks == []
-
-
-def token() -> str:
-    """The coordinator's."""
-    found = Kubectl(HOME).get("secret", "ai-models-coordinator")
-    return base64.b64decode(found["data"]["token"]).decode()
 
 
 def everything_said() -> str:
@@ -108,60 +103,15 @@ def everything_said() -> str:
     return "\n".join([*logs, json.dumps(home.items("pods")), json.dumps(home.items("configmaps"))])
 
 
-def model(name: str, repository: str) -> Object:
-    source = {"url": f"https://huggingface.co/{repository}"}
-    return {"apiVersion": GROUP, "kind": "Model", "metadata": {"name": name}, "spec": {"source": source}}
-
-
 def epoch() -> str:
     """Which start of the coordinator answers."""
     (head,) = chart.pods("ray-head")
-    context = ssl.create_default_context(cadata=authority())
+    context = ssl.create_default_context(cadata=installed.value("ai-models-serving-root", "tls.crt"))
     context.check_hostname = False
     with urllib.request.urlopen(
         f"https://{head['status']['podIP']}:18270/healthz", timeout=10, context=context
     ) as answer:
         return str(json.load(answer)["epoch"])
-
-
-def authority() -> str:
-    """PEM of the authority of our servers."""
-    found = Kubectl(HOME).get("secret", "ai-models-serving-root")
-    return base64.b64decode(found["data"]["tls.crt"]).decode()
-
-
-def tenant(space: Kubectl, authorities: str) -> Object:
-    """A Pod that may ask the registry, with a token of its namespace."""
-    space.apply(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca"}, "data": {"ca.crt": authorities}},
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "code"},
-            "data": {"tenant.py": CODE.read_text()},
-        },
-    )
-    sources = [
-        {"serviceAccountToken": {"audience": "ai-models-dmcr", "expirationSeconds": 600, "path": "token"}},
-        {"configMap": {"name": "ca"}},
-    ]
-    mounts = [{"name": "registry", "mountPath": "/run/registry"}, {"name": "code", "mountPath": "/code"}]
-    image = product.image_name("jobs")
-    main = {"name": "main", "image": image, "command": ["sleep", "infinity"], "volumeMounts": mounts}
-    volumes = [{"name": "registry", "projected": {"sources": sources}}, {"name": "code", "configMap": {"name": "code"}}]
-    spec = {"containers": [main], "volumes": volumes, "terminationGracePeriodSeconds": 0}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tenant"}, "spec": spec}
-
-
-def start_tenant(space: Kubectl, more: str = "") -> None:
-    space.apply(tenant(space, authority() + more))
-    space.ready("tenant", seconds=90)
-
-
-def read(space: Kubectl, repository: str, digest: str, store: str = "") -> tuple[dict[str, int], str]:
-    """What the tenant read, and what it complained of."""
-    done = space.attempt("exec", "tenant", "--", "python3", "/code/tenant.py", repository, digest, store)
-    return (json.loads(done.stdout) if done.returncode == 0 else {}), done.stderr
 
 
 def nodes_with_movers() -> set[str]:
@@ -198,10 +148,10 @@ def test_model_is_published_by_movers_on_different_nodes_and_read_by_its_namespa
     space.apply(model("minilm", models.MINILM))
     found = space.until("model", "minilm", phase("Ready"), seconds=180)
     digest = found["status"]["artifact"]["digest"]
-    start_tenant(space)
-    start_tenant(other)
-    files, complaint = read(space, f"ns/{space.namespace}", digest)
-    stolen, refusal = read(other, f"ns/{space.namespace}", digest)
+    tenants.start(space)
+    tenants.start(other)
+    files, complaint = tenants.read(space, f"ns/{space.namespace}", digest)
+    stolen, refusal = tenants.read(other, f"ns/{space.namespace}", digest)
 
     assert len(nodes_with_movers()) == 2
     assert complaint == ""
@@ -227,8 +177,8 @@ def test_gated_cluster_model_by_the_administrators_token_is_read_by_every_namesp
     Kubectl()("apply", f"--filename={CHECKOUT / 'examples' / 'clustermodel.yaml'}")
     try:
         found = Kubectl().until("clustermodel", "gemma-small", phase("Ready"), seconds=120)
-        start_tenant(space)
-        files, complaint = read(space, "cluster", found["status"]["artifact"]["digest"])
+        tenants.start(space)
+        files, complaint = tenants.read(space, "cluster", found["status"]["artifact"]["digest"])
     finally:
         Kubectl()("delete", "clustermodel", "gemma-small", "--timeout=60s", seconds=70)
 
@@ -254,7 +204,7 @@ def test_upgrade_replaces_the_coordinator_and_loses_nothing(upgrade: Upgrade, hu
         space.apply(model("large", "org/large"))
         space.until("model", "large", lambda found: moved(found) >= 2 * RUN_BYTES, seconds=120)
         before = epoch()
-        upgrade(*HUB, "artifacts.capacityLimit=50Gi", "logLevel=Debug")
+        upgrade(*LIMITED)
         after = epoch()
     finally:
         upgraded.set()
@@ -272,6 +222,24 @@ def moved(found: Object) -> int:
     return int(found.get("status", {}).get("publication", {}).get("bytesDone", 0))
 
 
+def test_uninstall_keeps_models_and_their_bytes(upgrade: Upgrade, hub: Hub, space: Kubectl) -> None:
+    upgrade(*LIMITED)
+    space.apply(model("m", "org/good"))
+    before = space.until("model", "m", phase("Ready"), seconds=120)
+    command("helm", f"--namespace={HOME}", "uninstall", "ai-models", "--wait", seconds=120)
+    left = [pod["metadata"]["name"] for part in chart.PARTS for pod in chart.pods(part)]
+    asked = len(hub.log)
+    chart.install_whole(*LIMITED)
+    tenants.start(space)
+    files, complaint = tenants.read(space, f"ns/{space.namespace}", before["status"]["artifact"]["digest"])
+
+    assert left == []
+    assert complaint == ""
+    assert "model.safetensors" in files
+    assert space.get("model", "m")["status"]["artifact"] == before["status"]["artifact"]
+    assert len(hub.log) == asked
+
+
 def test_bucket_instead_of_a_claim(upgrade: Upgrade, stand: Cluster, space: Kubectl) -> None:
     s3 = boto3.client(
         "s3",
@@ -286,8 +254,8 @@ def test_bucket_instead_of_a_claim(upgrade: Upgrade, stand: Cluster, space: Kube
     upgrade(*S3)
     space.apply(model("minilm", models.MINILM))
     found = space.until("model", "minilm", phase("Ready"), seconds=180)
-    start_tenant(space, stand.layout.ca.read_text())
-    files, complaint = read(space, f"ns/{space.namespace}", found["status"]["artifact"]["digest"], S3_HOST)
+    tenants.start(space, stand.layout.ca.read_text())
+    files, complaint = tenants.read(space, f"ns/{space.namespace}", found["status"]["artifact"]["digest"], S3_HOST)
     space("delete", "model", "minilm", "--timeout=60s", seconds=70)
 
     assert complaint == ""
