@@ -224,7 +224,8 @@ def _told(
     if current is None:
         if seen.refused:
             return Told(Reason.PUBLISHING, f"coordinator: {seen.refused}", None, Stage.WAITING, revision), None
-        return Told(Reason.PENDING, "goes to the coordinator", None, Stage.QUEUED, revision), None
+        reason = Reason.PUBLISHING if status.has_begun(seen.model) else Reason.PENDING
+        return Told(reason, "goes to the coordinator", None, Stage.QUEUED, revision), None
     revision = current.revision or revision
     trouble = current.trouble
     if current.stage is Stage.FAILED:

@@ -337,6 +337,17 @@ def test_changed_source_forgets_the_revision_of_the_old_one() -> None:
     assert "source" not in after(changed)
 
 
+def test_a_publication_stays_publishing_when_another_coordinator_has_to_be_told() -> None:
+    raw = raw_model()
+    raw["status"] = after(raw, stage=Stage.MOVING, revision="c0ffee")
+
+    status = after(raw, link=Link("e2"))
+
+    assert status["phase"] == "Publishing"
+    assert status["source"]["resolvedRevision"] == "c0ffee"
+    assert after(raw_model(status=status, generation=2))["phase"] == "Pending"
+
+
 def test_a_snapshot_of_an_older_spec_is_not_shown() -> None:
     old = model()
     changed = raw_model(generation=2)
