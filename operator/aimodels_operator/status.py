@@ -152,6 +152,12 @@ def has_failed_for_good(model: ModelObject) -> bool:
     return failed and _same_try(model) and _kept(model, "publication", "stage") == Stage.FAILED.value
 
 
+def has_begun(model: ModelObject) -> bool:
+    """Whether the status tells that this very spec is being published: that stays so when a coordinator is lost."""
+    found = model.conditions().get(ConditionType.ARTIFACT_RESOLVED.value)
+    return found is not None and found.reason == Reason.PUBLISHING.value and _same_try(model)
+
+
 def kept_revision(model: ModelObject) -> str:
     """Revision that was resolved for this very spec and value of the retry annotation, or nothing."""
     return _kept(model, "source", "resolvedRevision") if _same_try(model) else ""
