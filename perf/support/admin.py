@@ -170,11 +170,24 @@ def most_in(times: Iterable[float], seconds: float) -> int:
 
 def shortest_gap(found: Iterable[Write]) -> float:
     """Shortest time between a write of progress and the write to the same object before it."""
+    pairs = (pair for each in _by_object(found) for pair in itertools.pairwise(each))
+    return min((after.at - before.at for before, after in pairs if after.progress), default=float("inf"))
+
+
+def most_progress(found: Iterable[Write]) -> float:
+    """Writes of progress of one object for each 5 s of its publication, those of the object with most."""
+    shares = (
+        sum(write.progress for write in each) / (int((each[-1].at - each[0].at) / 5.0) + 1)
+        for each in _by_object(found)
+    )
+    return max(shares, default=0.0)
+
+
+def _by_object(found: Iterable[Write]) -> Iterable[list[Write]]:
     by_object: dict[str, list[Write]] = {}
     for write in found:
         by_object.setdefault(write.uid, []).append(write)
-    pairs = (pair for each in by_object.values() for pair in itertools.pairwise(each))
-    return min((after.at - before.at for before, after in pairs if after.progress), default=float("inf"))
+    return by_object.values()
 
 
 def _gist(status: Mapping[str, Any]) -> tuple[object, ...]:

@@ -12,14 +12,14 @@ import os
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 from aimodels_core import api
 from perf.support import spent
-from perf.support.admin import MODELS, Admin, Object, Write, most_in, shortest_gap, writes
+from perf.support.admin import MODELS, Admin, Object, most_in, most_progress, shortest_gap, writes
 from perf.support.lean_coordinator import LeanCoordinator
+from perf.support.replicas import Spending, answers, looked_at, metrics, peak_bytes, resident_bytes
 from perf.support.report import Sample, say
 from tests.cluster import operating
 from tests.cluster.operating import Operators, Replica, Served
@@ -64,30 +64,6 @@ class Size:
         return min(300, self.models)
 
 
-class Spending:
-    """Time, CPU of a replica, and what others outside of the stand use, from its making on."""
-
-    def __init__(self, replica: Replica | None = None) -> None:
-        self._replica = replica
-        self.began = time.monotonic()
-        self._cpu = self._own()
-        self._stand, self._busy = spent.tree_cpu_seconds(1), spent.machine_busy_seconds()
-
-    def sample(self, seconds: float | None = None, **more: float) -> Sample:
-        """What was spent so far; the column `CPU s` is that of the replica."""
-        wall = time.monotonic() - self.began
-        stand = spent.tree_cpu_seconds(1) - self._stand
-        foreign = max(0.0, spent.machine_busy_seconds() - self._busy - stand) / wall / (os.cpu_count() or 1)
-        cpu = {} if self._replica is None else {"CPU s": self._own() - self._cpu}
-        memory = peak_bytes(self._replica) if self._replica is not None else 0
-        return Sample(
-            wall if seconds is None else seconds, rss_bytes=memory, foreign=min(1.0, foreign), more={**more, **cpu}
-        )
-
-    def _own(self) -> float:
-        return spent.tree_cpu_seconds(self._replica.process.pid) if self._replica is not None else 0.0
-
-
 class Loads:
     """All loads, in the order in which they build on each other.
 
@@ -103,6 +79,7 @@ class Loads:
         self._admin = Admin(os.environ["KUBECONFIG"])
         self._models = f"{MODELS}/namespaces/{SPACE}/models"
         self._names = (f"operator-{number}" for number in itertools.count())
+        self._churned = 0
         self.samples: list[tuple[str, Sample]] = []
 
     def run(self) -> None:
@@ -171,9 +148,10 @@ class Loads:
         churning.join()
 
     def _idle(self, variant: str, leader: Replica) -> None:
-        spending = Spending(leader)
+        spending, churned = Spending(leader), self._churned
         time.sleep(_WINDOW_SECONDS)
-        sample = spending.sample(**{"resident MiB": resident_bytes(leader) / 2**20})
+        more = {"resident MiB": resident_bytes(leader) / 2**20, "Pods churned": self._churned - churned}
+        sample = spending.sample(**more)
         share = 100 * sample.more["CPU s"] / sample.seconds
         self.add(variant, dataclasses.replace(sample, more={**sample.more, "CPU %": share}))
 
@@ -186,6 +164,7 @@ class Loads:
             self._admin.call("PATCH", name, {"metadata": {"labels": {"seen": "again"}}})
             self._admin.call("DELETE", f"{name}?gracePeriodSeconds=0")
             self._admin.call("POST", path, pod(f"pod-{number}"))
+            self._churned += 1
 
     def _created(self, leader: Replica, lean: LeanCoordinator) -> None:
         """Models created one after another: seconds from before the creation to the PUT."""
@@ -196,14 +175,16 @@ class Loads:
             began[f"{SPACE}/{name}"] = time.monotonic()
             self._admin.call("POST", self._models, model(name, "org/first"))
             time.sleep(max(0.0, began[f"{SPACE}/{name}"] + 1 / _CREATED_PER_SECOND - time.monotonic()))
-        waits = self._waits(lean, began)
+        waits = self._waits(leader, lean, began)
         self.add("created one by one", spending.sample(**percentiles(waits)))
         self._settled(leader)
 
-    def _waits(self, lean: LeanCoordinator, began: dict[str, float]) -> list[float]:
+    def _waits(self, leader: Replica, lean: LeanCoordinator, began: dict[str, float]) -> list[float]:
         """Seconds from the creation of each to its first PUT, ascending."""
 
         def arrived() -> dict[str, float]:
+            if leader.process.poll() is not None:
+                raise RuntimeError(f"{leader.identity}: want it to live, got exit code {leader.process.returncode}")
             found: dict[str, float] = {}
             for each in list(lean.arrivals):
                 if each.name in began:
@@ -221,7 +202,7 @@ class Loads:
         spending = Spending(leader)
         now = time.monotonic()
         self._admin.each(("POST", self._models, model(name, "org/first")) for name in names)
-        waits = self._waits(lean, {f"{SPACE}/{name}": now for name in names})
+        waits = self._waits(leader, lean, {f"{SPACE}/{name}": now for name in names})
         time.sleep(_MOVE_SECONDS)
         self._settled(leader)
         found = writes(watch.stop())
@@ -330,45 +311,6 @@ def pod(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {**spec, "containers": containers}}
 
 
-def metrics(replica: Replica) -> dict[str, float]:
-    """All numbers of a replica."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{replica.port}/metrics", timeout=10) as answer:
-        lines = answer.read(1 << 20).decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, _, value in pairs}
-
-
-def answers(replica: Replica) -> bool:
-    """Whether a replica serves."""
-    with contextlib.suppress(OSError):
-        return bool(metrics(replica))
-    return False
-
-
-def looked_at(replica: Replica, models: int) -> bool:
-    """Whether a replica has looked at so many objects and has nothing left to do."""
-    if not answers(replica):
-        return False
-    counts = metrics(replica)
-    return counts["aimodels_reconcile_seconds_count"] >= models and counts["aimodels_queue_depth"] == 0
-
-
-def memory_bytes(replica: Replica, field: str) -> int:
-    """A field of `status` in proc(5)."""
-    lines = Path(f"/proc/{replica.process.pid}/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-
-
-def resident_bytes(replica: Replica) -> int:
-    """Resident memory now."""
-    return memory_bytes(replica, "VmRSS")
-
-
-def peak_bytes(replica: Replica) -> int:
-    """Most resident memory so far."""
-    return memory_bytes(replica, "VmHWM")
-
-
 def percentiles(ordered: list[float]) -> dict[str, float]:
     """Of waits, ascending."""
     count = len(ordered)
@@ -378,18 +320,6 @@ def percentiles(ordered: list[float]) -> dict[str, float]:
         "p99 s": ordered[min(count - 1, int(0.99 * count))],
         "most s": ordered[-1],
     }
-
-
-def most_progress(found: list[Write]) -> float:
-    """Writes of progress of one object for each 5 s of its publication, those of the object with most."""
-    by_object: dict[str, list[Write]] = {}
-    for write in found:
-        by_object.setdefault(write.uid, []).append(write)
-    shares = (
-        sum(write.progress for write in each) / (int((each[-1].at - each[0].at) / 5.0) + 1)
-        for each in by_object.values()
-    )
-    return max(shares, default=0.0)
 
 
 def main() -> int:
