@@ -3,10 +3,10 @@
 What is published is read by Pods of tenants as delivery will: through the registry, by their ServiceAccounts' tokens.
 """
 
+import base64
 import json
 import ssl
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import boto3
@@ -23,7 +23,7 @@ from tests.cluster.stand.chart import HOME, SYSTEM
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl, Object
 from tests.cluster.stand.layout import CHECKOUT, S3_HOST
-from tests.cluster.stand.waiting import command
+from tests.cluster.stand.waiting import command, until
 from tests.support import models
 from tests.support.hub.server import Hub
 from tests.support.publishing import good_model
@@ -51,6 +51,9 @@ S3 = (
     "artifacts.credentialsSecretName=chart-s3",
     "artifacts.caSecretName=chart-s3-ca",
 )
+SERVERS = {"dmcr": 5000, "webhook": 8443}
+FOLLOWED_SECONDS = 300.0
+"""Five times the minute within which a change is followed."""
 Upgrade = Callable[..., None]
 
 
@@ -105,13 +108,7 @@ def everything_said() -> str:
 
 def epoch() -> str:
     """Which start of the coordinator answers."""
-    (head,) = chart.pods("ray-head")
-    context = ssl.create_default_context(cadata=installed.value("ai-models-serving-root", "tls.crt"))
-    context.check_hostname = False
-    with urllib.request.urlopen(
-        f"https://{head['status']['podIP']}:18270/healthz", timeout=10, context=context
-    ) as answer:
-        return str(json.load(answer)["epoch"])
+    return installed.coordinator().snapshot().epoch
 
 
 def nodes_with_movers() -> set[str]:
@@ -220,6 +217,42 @@ def test_upgrade_replaces_the_coordinator_and_loses_nothing(upgrade: Upgrade, hu
 
 def moved(found: Object) -> int:
     return int(found.get("status", {}).get("publication", {}).get("bytesDone", 0))
+
+
+def test_certificates_that_were_made_anew_are_served(upgrade: Upgrade) -> None:
+    upgrade(*LIMITED)
+    home = Kubectl(HOME)
+    before = [served(part) for part in SERVERS]
+    home("delete", "secret", *(f"ai-models-{part}-tls" for part in SERVERS))
+    until(lambda: all(made_anew(part) for part in SERVERS), what="certificates made anew", seconds=FOLLOWED_SECONDS)
+    # Kubelet looks at the Secrets of a Pod once a minute, or when the Pod has changed.
+    home("annotate", "pods", "--selector=app in (ai-models-dmcr, ai-models-webhook)", "test=changed")
+
+    def all_serve_them() -> bool:
+        return all(served(part) == {made_anew(part)} for part in SERVERS)
+
+    until(all_serve_them, what="Pods that serve new certificates", seconds=FOLLOWED_SECONDS, pause=1.0)
+    assert [len(found) for found in before] == [1, 1]
+
+
+def served(part: str) -> set[bytes]:
+    """Certificates that the Pods of a server show."""
+    addresses = [pod["status"]["podIP"] for pod in chart.pods(part)]
+    shown = set()
+    for address in addresses:
+        try:
+            shown.add(ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((address, SERVERS[part]), timeout=5)))
+        except OSError:
+            shown.add(b"")
+    return shown
+
+
+def made_anew(part: str) -> bytes:
+    """The certificate in the Secret of a server; empty while there is none."""
+    found = (
+        Kubectl(HOME).attempt("get", "secret", f"ai-models-{part}-tls", "--output=jsonpath={.data.tls\\.crt}").stdout
+    )
+    return ssl.PEM_cert_to_DER_cert(base64.b64decode(found).decode()) if found else b""
 
 
 def test_uninstall_keeps_models_and_their_bytes(upgrade: Upgrade, hub: Hub, space: Kubectl) -> None:
