@@ -237,28 +237,19 @@ class Publication:
         """Bring every blob into the store; returns the digest of each path."""
         links = link_scopes(self._want.scope, found.resolved)
         digests = dict(found.digests)
+        small = [row for row in found.plan.files if row.way in (Way.READ, Way.EMPTY)]
+        stored = await _all([self._store_small(row, links) for row in small], at_once=_BLOBS_AT_ONCE)
+        digests.update((row.file.path, digest) for row, digest in zip(small, stored, strict=True))
         learn = [row for row in found.plan.files if row.way is Way.LEARN]
         learnt = [dataclasses.replace(row, digest=await self._learn(row.file)) for row in learn]
         digests.update((row.file.path, row.digest) for row in learnt if row.digest)
+        await self._link_reused(found)
         move = [row for row in found.plan.files if row.way in (Way.MOVE, Way.PROVE)]
-        small = [row for row in found.plan.files if row.way in (Way.READ, Way.EMPTY)]
-        steps = (
-            self._move_large((*move, *learnt), links),
-            self._store_all_small(small, links, digests),
-            self._link_reused(found),
-        )
-        await _all(steps, at_once=len(steps))
+        await self._move_large((*move, *learnt), links)
         if small or learn:
             objects = self._workshop.store.objects
             await self._workshop.threads.run(known.save, objects, found.resolved, _pairs(found, digests))
         return digests
-
-    async def _store_all_small(
-        self, rows: Sequence[PlanFile], links: Sequence[str], digests: dict[str, Digest]
-    ) -> None:
-        """Store files that need no mover; their digests are added to `digests`."""
-        stored = await _all([self._store_small(row, links) for row in rows], at_once=_BLOBS_AT_ONCE)
-        digests.update((row.file.path, digest) for row, digest in zip(rows, stored, strict=True))
 
     async def _store_small(self, row: PlanFile, links: Sequence[str]) -> Digest:
         data = self._small.pop(row.file.path, b"")
