@@ -235,3 +235,8 @@ def phase(name: str) -> Any:
 def stage(name: str) -> Any:
     """A condition of an object: the stage of its publication."""
     return lambda found: found.get("status", {}).get("publication", {}).get("stage") == name
+
+
+def moved(size_bytes: int) -> Any:
+    """A condition of an object: so much of its publication is done."""
+    return lambda found: found.get("status", {}).get("publication", {}).get("bytesDone", 0) >= size_bytes
