@@ -1,4 +1,4 @@
-"""The whole product from its chart, in Pods on three nodes: a hub under its real name, movers, the registry, upgrades."""
+"""The whole product from its chart, in Pods on three nodes: a hub under its real name, movers, registry, upgrades."""
 
 import base64
 import json
