@@ -60,7 +60,7 @@ class LeanCoordinator:
 
     def __exit__(self, *_: object) -> None:
         if self._runner is not None:
-            asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+            asyncio.run_coroutine_threadsafe(self._close(self._runner), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
@@ -73,6 +73,11 @@ class LeanCoordinator:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port, ssl_context=self._context, reuse_address=True).start()
+
+    @staticmethod
+    async def _close(runner: web.AppRunner) -> None:
+        await runner.cleanup()
+        await asyncio.sleep(TICK_SECONDS)  # those who waited for news end by themselves
 
     async def _put(self, request: web.Request) -> web.Response:
         at = time.monotonic()
