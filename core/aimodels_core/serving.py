@@ -32,7 +32,8 @@ class JsonLines(logging.Formatter):
         """Render a record."""
         at = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
         line = {"at": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
-        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        fields = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        line |= {name: value for name, value in fields.items() if not name.startswith("_")}  # Ray marks every record
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)

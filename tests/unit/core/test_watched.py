@@ -74,7 +74,7 @@ def test_large_and_missing_files_are_refused(tmp_path: Path) -> None:
 
 def test_a_log_line_is_json_with_its_fields() -> None:
     fields = {"name": "a.b", "levelno": logging.WARNING, "levelname": "WARNING", "msg": "it %s", "args": ("went",)}
-    record = logging.makeLogRecord({**fields, "created": 0.5, "path": Path("/x"), "count": 3})
+    record = logging.makeLogRecord({**fields, "created": 0.5, "path": Path("/x"), "count": 3, "_mark": 1})
     line = json.loads(JsonLines().format(record))
 
     assert line == {
