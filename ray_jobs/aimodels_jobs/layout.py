@@ -244,7 +244,7 @@ class _Asked:
 
     @contextlib.contextmanager
     def pinned(self, digests: Collection[Digest]) -> Iterator[None]:
-        """Keep digests from being removed meanwhile."""
+        """Keep digests from being removed meanwhile, and by removals that began meanwhile: they did not see the end."""
         for digest in digests:
             self.note(digest)
         with self._changed:
@@ -255,6 +255,7 @@ class _Asked:
             with self._changed:
                 self._pins.subtract(digests)
                 self._pins += collections.Counter()
+                self._last.update(dict.fromkeys(digests, self._now))
 
     def mark(self) -> int:
         with self._changed:

@@ -154,8 +154,10 @@ def test_collection_beside_publications_takes_nothing_that_they_count_on(shop: S
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         passes = pool.submit(collect)
-        list(pool.map(come_and_go, range(len(models))))
-        stop.set()
+        try:
+            list(pool.map(come_and_go, range(len(models))))
+        finally:
+            stop.set()
         assert passes.result() > 1
     found = audit(shop.desk.store)
     shop.desk.collect()

@@ -175,3 +175,22 @@ def test_removing_keeps_a_manifest_that_is_being_published_under_another_tag(
 
     assert store.resolve_tag("local", "new") == digest
     assert store.read_manifest("local", digest) == artifact(FILES).manifest
+
+
+def test_a_removal_that_began_during_a_commit_keeps_what_it_did_not_see(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: list[int] = []
+    put = store.objects.put
+
+    def began(key: str, data: bytes) -> None:
+        if key == names.tag_current_link("local", "m"):
+            marks.append(store.mark())  # its list of tags does not have this one yet
+        put(key, data)
+
+    monkeypatch.setattr(store.objects, "put", began)
+    digest = publish(store, "local", "m", FILES)
+
+    for key in (names.revision_link("local", digest), names.blob_data(digest)):
+        assert store.remove_unasked(digest, key, since=marks[0]) is False
+    assert store.read_manifest("local", digest) == artifact(FILES).manifest
