@@ -9,13 +9,13 @@ import json
 import logging
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import aiohttp
 
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, CoordinatorUnavailable, LeadershipLost, UsageError
 from aimodels_operator.bootstrap import Job, Move, Past, Seen, Start, decide
+from aimodels_operator.credentials import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -28,18 +28,6 @@ _CONNECT_SECONDS = 5.0
 _MAX_BYTES = 16 * 1024 * 1024
 _MAX_ERROR_CHARS = 200
 _MAX_TOKEN_CHARS = 8192
-
-
-class Secrets(Protocol):
-    """Where Secrets are read."""
-
-    async def read_secret(self, namespace: str, name: str) -> Mapping[str, str]:
-        """Read the values of a Secret.
-
-        Raises:
-            ClusterUnavailable: codes NotFound, Forbidden among others.
-        """
-        ...
 
 
 class RayJobs:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from aimodels_core.errors import UsageError
 from aimodels_core.names import HomeSecret
+from aimodels_core.serving import LOG_LEVELS
 from aimodels_core.units import quantity_bytes
 
 PREFIX = "AI_MODELS_"
@@ -63,7 +64,6 @@ class Settings:
     kubeconfig: str = ""
 
 
-_LEVELS = ("Debug", "Info", "Warn", "Error")
 _REQUIRED = ("coordinator_url", "identity")
 _OPTIONAL_NAMES = ("s3_secret", "s3_ca_secret", "hub_secret", "hub_ca_secret")
 
@@ -98,8 +98,8 @@ def from_env(env: Mapping[str, str]) -> Settings:
         raise UsageError(f"environment: want {PREFIX}COORDINATOR_COMMAND beside {PREFIX}RAY_URL, got nothing")
     if found.dmcr_url and not found.dmcr_token_file:
         raise UsageError(f"environment: want {PREFIX}DMCR_TOKEN_FILE beside {PREFIX}DMCR_URL, got nothing")
-    if found.log_level not in _LEVELS:
-        raise UsageError(f"{PREFIX}LOG_LEVEL: want one of {', '.join(_LEVELS)}, got {found.log_level[:20]!r}")
+    if found.log_level not in LOG_LEVELS:
+        raise UsageError(f"{PREFIX}LOG_LEVEL: want one of {', '.join(LOG_LEVELS)}, got {found.log_level[:20]!r}")
     return found
 
 
