@@ -15,7 +15,10 @@ pytestmark = pytest.mark.timeout(420)
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with HeadArena(tmp_path_factory.mktemp("head")) as arena:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_TOKEN", "of-the-ray-that-other-tests-have-in-this-process")
+        arena = HeadArena(tmp_path_factory.mktemp("head"))
+    with arena:
         found = arena.play("life", 0, seconds=400)
     print(found)
     return found

@@ -48,6 +48,7 @@ class Arena:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=_ROOT,
+                env=_of_no_ray(),
                 start_new_session=True,
             )
 
@@ -76,7 +77,7 @@ class Arena:
 
     def printed(self) -> str:
         """The end of what was printed inside."""
-        return self._log.read_bytes()[-6000:].decode("utf-8", "replace")
+        return ending(self._log)
 
     def close(self) -> None:
         """End everything inside."""
@@ -100,6 +101,16 @@ class Arena:
                 return b""
             line += more
         return line
+
+
+def ending(log: Path) -> str:
+    """The end of a log, for people."""
+    return log.read_bytes()[-6000:].decode("utf-8", "replace")
+
+
+def _of_no_ray() -> dict[str, str]:
+    """Our environment without what a Ray of this process has put there: its token would be the first to be taken."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
 
 
 # Inside

@@ -49,7 +49,12 @@ class HeadArena(raycluster.Arena):
     """An arena whose process is this module."""
 
     def _command(self, folder: Path) -> tuple[str, ...]:
+        self._nodes_logs = [folder / "head.log", folder / "worker.log"]
         return (sys.executable, "-m", __name__, str(folder), str(self._short))
+
+    def printed(self) -> str:
+        """The end of what was printed inside, by the head and by the worker."""
+        return "\n".join([super().printed(), *(raycluster.ending(log) for log in self._nodes_logs if log.exists())])
 
 
 # Inside
