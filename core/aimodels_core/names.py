@@ -27,6 +27,20 @@ SCHEDULING_GATE = f"{GROUP}/model-delivery"
 FINALIZER = f"{GROUP}/model-cleanup"
 CSI_DRIVER = f"node-cache.ai-models.{GROUP.removeprefix('ai.')}"
 
+# What a container finds (design 2.3).
+CACHE_ROOT = "/data/modelcache"
+MODELS_DIR = f"{CACHE_ROOT}/models"
+VARIABLE_MODELS_DIR = "AI_MODELS_MODELS_DIR"
+VARIABLE_MODELS = "AI_MODELS_MODELS"
+
+# What webhook, operator and node driver tell each other through a Pod (design 6).
+ATTRIBUTE_MODEL = f"{GROUP}/model"
+ANNOTATION_RESOLVED_DIGEST = f"{GROUP}/resolved-digest-"
+VARIABLE_DIGEST = "AI_MODELS_DIGEST_"
+VOLUME_PREFIX = "ai-models-"
+NODE_NAMESPACE = "d8-ai-models-node"
+RAY_NODE_LABEL = "ai-models/node"
+
 # In a manifest: the rules by which it was made (design 4.11).
 ANNOTATION_RECIPE = f"{GROUP}/recipe"
 
