@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterable
 
-from aimodels_core import serving
+from aimodels_core import dmcr, serving
 from aimodels_core.api import MODEL_KINDS
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
 from aimodels_core.names import HomeSecret
@@ -95,7 +95,7 @@ class Operator:
             found = ((HomeSecret.SERVING_ROOT, "tls.crt"), (HomeSecret.S3_CA, "ca.crt"))
             return "\n".join(filter(None, (self._household.text(name, key) for name, key in found)))
 
-        place = readback.Place(settings.dmcr_url, settings.dmcr_token_file, settings.dmcr_redirect_url)
+        place = dmcr.Place(settings.dmcr_url, settings.dmcr_token_file, settings.dmcr_redirect_url)
         return readback.Reader(place, authorities)
 
     def _changed(self, uids: Iterable[str] | None) -> None:

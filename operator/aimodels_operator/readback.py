@@ -5,19 +5,17 @@ size. The token is that of this Pod's ServiceAccount, exchanged at the registry'
 """
 
 import asyncio
-import base64
-import dataclasses
 import datetime
 import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Protocol
 
-from aimodels_core import modelpack, oci, watched
+from aimodels_core import modelpack, oci
 from aimodels_core.digest import Digest
+from aimodels_core.dmcr import Place, rules_of
 from aimodels_core.errors import (
     AiModelsError,
     ArtifactInvalid,
@@ -25,11 +23,9 @@ from aimodels_core.errors import (
     NotPublished,
     SourceUnavailable,
     TransientError,
-    UsageError,
 )
-from aimodels_core.hosts import origin
 from aimodels_core.registry import Registry
-from aimodels_core.transport import HostRules, Policy, Transport
+from aimodels_core.transport import Policy, Transport
 from aimodels_operator.known import Memory
 from aimodels_operator.meters import Meters
 from aimodels_operator.pacing import back_off
@@ -42,24 +38,8 @@ MODELS_AT_ONCE = 4
 SECONDS = 300.0
 """Longest reading of one artifact, but for the last call."""
 _BLOBS_AT_ONCE = 4
-_USER = "ai-models-operator"
 _POLICY = Policy(connect_seconds=5.0, read_seconds=10.0, attempts=2, budget_seconds=15.0)
 _DIFFER = "the coordinator has stored it, so the registry does not serve the coordinator's store"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where artifacts are read.
-
-    Args:
-        url: of the registry, `https://…`; its token issuer lies in the same domain.
-        token_file: token of the ServiceAccount; read for every exchange.
-        redirect_url: where the registry sends readers of blobs; empty when it serves them itself.
-    """
-
-    url: str
-    token_file: str
-    redirect_url: str = ""
 
 
 class Reader:
@@ -120,7 +100,7 @@ class Reader:
         with self._lock:
             self._transports.add(transport)
         try:
-            registry = Registry(self._place.url, scope, transport=transport, credential=self._credential)
+            registry = Registry(self._place.url, scope, transport=transport, credential=self._place.credential)
             self._check(registry, Digest.parse(digest))
         except (NotPublished, DigestMismatch) as error:
             raise _differ(error.message) from error
@@ -153,36 +133,6 @@ class Reader:
                 pass
         finally:
             pool.shutdown(cancel_futures=True)
-
-    def _credential(self) -> str:
-        token = watched.read_secret(Path(self._place.token_file))
-        return "Basic " + base64.b64encode(f"{_USER}:{token}".encode()).decode("ascii")
-
-
-def rules_of(place: Place) -> HostRules:
-    """Say which hosts take part: the registry, what lies beside it in its domain, and its store.
-
-    Raises:
-        UsageError: a place that would get the token in the clear, or no address.
-
-    >>> rules_of(Place("https://dmcr.home.svc:5000", "/t")).may_redirect("https://dmcr.home.svc:5000/v2/", "https://i.home.svc")
-    True
-    """
-    try:
-        here = origin(place.url)
-        store = [origin(place.redirect_url).host] if place.redirect_url else []
-    except ValueError as error:
-        raise UsageError(f"registry: {error}") from error
-    if not here.tls and here.host not in ("127.0.0.1", "::1", "localhost"):
-        raise UsageError("registry: want https://<host>[:<port>] (or http on the loopback)")
-    name, _, domain = here.host.partition(".")
-    suffixes = [domain] if domain and not name.isdigit() else []
-    return HostRules(
-        trusted=frozenset({here.host}),
-        suffixes=(*suffixes, *store),
-        suffixes_private=True,
-        allowed=frozenset(store),
-    )
 
 
 def _differ(words: str) -> ArtifactInvalid:

@@ -15,6 +15,7 @@ import pytest
 from aimodels_core import names
 from aimodels_core.api import MODEL, ModelObject
 from aimodels_core.digest import Digest
+from aimodels_core.dmcr import Place
 from aimodels_core.errors import AiModelsError, ArtifactInvalid, SourceDenied, SourceUnavailable, UsageError
 from aimodels_core.messages import Stage
 from aimodels_core.transport import Policy
@@ -23,7 +24,7 @@ from aimodels_jobs.layout import Store
 from aimodels_operator import model as decisions
 from aimodels_operator.known import Memory
 from aimodels_operator.meters import Meters
-from aimodels_operator.readback import Place, ReadBacks, Reader
+from aimodels_operator.readback import ReadBacks, Reader
 from aimodels_operator.writes import ReadBack
 from tests.support import servers
 from tests.support.artifacts import sample, write_layout

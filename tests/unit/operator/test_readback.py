@@ -6,10 +6,11 @@ import datetime
 import pytest
 
 from aimodels_core.api import MODEL, ModelObject
+from aimodels_core.dmcr import Place, rules_of
 from aimodels_core.errors import AiModelsError, ArtifactInvalid, SourceUnavailable, UsageError
 from aimodels_operator.known import Memory
 from aimodels_operator.meters import Meters
-from aimodels_operator.readback import Place, ReadBacks, rules_of
+from aimodels_operator.readback import ReadBacks
 from aimodels_operator.writes import ReadBack
 from tests.support.modelobjects import NOW, raw_model
 
