@@ -29,7 +29,7 @@ from aimodels_core.folders import Difference, DifferenceKind, verify_folder
 from aimodels_core.modelpack import is_raw
 from aimodels_core.ranges import NO_HOOKS, Hooks, Want
 
-__all__ = ["Blobs", "Difference", "DifferenceKind", "Hooks", "Pulled", "Tuning", "pull", "verify_folder"]
+__all__ = ["Blobs", "Difference", "DifferenceKind", "Hooks", "Pulled", "Tuning", "drop", "pull", "verify_folder"]
 
 _PLACE_ATTEMPTS = 5
 _EMPTY = Digest.of(b"")
@@ -105,6 +105,23 @@ def pull(
     leftovers.clear(target)
     log.info("pulled a model", extra={"digest": str(digest), "size_bytes": total, "transferred_bytes": moved})
     return Pulled(digest, len(manifest.layers), total, moved, total - moved, clock() - began)
+
+
+def drop(target: Path) -> bool:
+    """Remove a folder that was pulled, and what killed pulls left beside it; says whether it was there.
+
+    Raises:
+        UsageError: the folder has other files.
+        StoreUnsafe, StoreUnavailable: the disk.
+    """
+    target = target.resolve()
+    _replaceable(target)
+    with folders.disk_errors(target):
+        there = target.exists()
+        if there:
+            leftovers.set_aside(target)
+    leftovers.clear(target)
+    return there
 
 
 def _deliver(blobs: Blobs, data: bytes, manifest: oci.Manifest, target: Path, tuning: Tuning, hooks: Hooks) -> int:

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command.verbose:
         display.log_to_stderr()
     try:
-        return _runner(command.name)(command, os.environ)
+        return _runner(command)(command, os.environ)
     except UsageError as error:
         display.complain(error)
         return EXIT_USAGE
@@ -42,12 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
 
 
-def _runner(name: str) -> Callable[[arguments.Command, "os._Environ[str]"], int]:
+def _runner(command: arguments.Command) -> Callable[[arguments.Command, "os._Environ[str]"], int]:
     """Import only what the command needs."""
+    name = command.name
     if name in ("plan", "publish"):
         from aimodels_jobs.cli import publish
 
         return publish.plan if name == "plan" else publish.publish
+    if name == "pull" and command.registry.address:
+        from aimodels_jobs.cli import pulling
+
+        return pulling.from_registry
     from aimodels_jobs.cli import manage
 
     return manage.COMMANDS[name]

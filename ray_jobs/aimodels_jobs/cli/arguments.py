@@ -79,6 +79,21 @@ class MoveOptions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RegistryOptions:
+    """From which registry a pull reads, instead of a store.
+
+    Args:
+        address: `https://host/repository@sha256:hex`; empty for none.
+        token_file: shown to the registry's issuer; empty for none.
+        redirect_url: where the registry sends readers of blobs; empty when it serves them itself.
+    """
+
+    address: str = ""
+    token_file: str = ""
+    redirect_url: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Command:
     """A parsed command line; options that a command does not have keep their defaults.
 
@@ -87,7 +102,8 @@ class Command:
         json: print one JSON object on stdout.
         verbose: log to stderr.
         model: the name of a model in the store.
-        directory: where to pull to or what to verify.
+        directory: where to pull to, what to verify or to remove.
+        registry: where a pull reads.
         out: where the plan is written as Parquet.
     """
 
@@ -100,6 +116,7 @@ class Command:
     model: str
     directory: Path | None
     out: Path | None
+    registry: RegistryOptions = RegistryOptions()
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -123,6 +140,9 @@ def parse(argv: Sequence[str]) -> Command:
         model=getattr(raw, "name", None) or "",
         directory=getattr(raw, "directory", None),
         out=getattr(raw, "out", None),
+        registry=RegistryOptions(
+            getattr(raw, "address", ""), getattr(raw, "token_file", ""), getattr(raw, "redirect_url", "")
+        ),
     )
 
 
@@ -161,18 +181,35 @@ def _parser() -> argparse.ArgumentParser:
     publish.add_argument("--name", required=True, type=_name, help=_NAME_HELP)
     add("ls", "List the models of the store.")
     pull = add("pull", "Write a model into a folder; it appears whole and verified, or not at all.")
-    pull.add_argument("name", metavar="NAME", type=_name, help=_NAME_HELP)
+    pull.add_argument("name", metavar="NAME", nargs="?", type=_name, help=_NAME_HELP)
     pull.add_argument("--to", dest="directory", type=Path, required=True, metavar="DIR", help="a new or empty folder")
+    _registry_options(pull)
     verify = add("verify", "Verify a model in the store, or a pulled folder, against its digests.")
     verify.add_argument("name", metavar="NAME", nargs="?", type=_name, help=_NAME_HELP)
     verify.add_argument(
         "--dir", dest="directory", type=Path, metavar="DIR", help="a folder made by pull, instead of NAME"
     )
     remove = add("rm", "Remove a model from the store; its blobs go with the next gc.")
-    remove.add_argument("name", metavar="NAME", type=_name, help=_NAME_HELP)
+    remove.add_argument("name", metavar="NAME", nargs="?", type=_name, help=_NAME_HELP)
+    remove.add_argument(
+        "--dir", dest="directory", type=Path, metavar="DIR", help="a folder made by pull, instead of NAME"
+    )
     add("gc", "Delete blobs that no model uses.")
     add("doctor", "Examine the store and this installation.")
     return parser
+
+
+def _registry_options(pull: argparse.ArgumentParser) -> None:
+    group = pull.add_argument_group("registry")
+    group.add_argument(
+        "--from",
+        dest="address",
+        default="",
+        metavar="ADDRESS",
+        help="instead of NAME: https://HOST/REPOSITORY@sha256:HEX in a registry",
+    )
+    group.add_argument("--token-file", default="", metavar="FILE", help="token to show to the registry's issuer")
+    group.add_argument("--redirect-url", default="", metavar="URL", help="where the registry may send for its blobs")
 
 
 def _source_options() -> argparse.ArgumentParser:

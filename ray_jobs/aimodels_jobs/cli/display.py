@@ -73,6 +73,20 @@ def out_json(value: Mapping[str, Any]) -> None:
     out(json.dumps(value))
 
 
+def camel(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Name fields as JSON does.
+
+    >>> camel({"bytes_total": 1})
+    {'bytesTotal': 1}
+    """
+
+    def renamed(name: str) -> str:
+        first, *rest = name.split("_")
+        return first + "".join(word.capitalize() for word in rest)
+
+    return {renamed(name): value for name, value in fields.items()}
+
+
 def _printable(line: str, stream: TextIO) -> str:
     """Escape what would steer a terminal, or cannot be written at all: paths and messages come from strangers."""
     encoding = stream.encoding or "utf-8"

@@ -12,11 +12,12 @@ from typing import Any
 from aimodels_core import folders, modelpack, names, oci
 from aimodels_core import pull as pulling
 from aimodels_core.digest import Digest
-from aimodels_core.errors import AiModelsError, Cancelled, NotPublished, UsageError
+from aimodels_core.errors import AiModelsError, NotPublished, UsageError
 from aimodels_core.oci import Manifest
 from aimodels_core.units import human_bytes
 from aimodels_jobs import midstate
-from aimodels_jobs.cli import assembly, display, stopping
+from aimodels_jobs.cli import assembly, display
+from aimodels_jobs.cli import pulling as pulling_command
 from aimodels_jobs.cli.arguments import Command
 from aimodels_jobs.collection import Collector
 from aimodels_jobs.layout import Store
@@ -99,32 +100,11 @@ def ls(command: Command, env: Env) -> int:
 
 def pull(command: Command, env: Env) -> int:
     """Write a model into a folder."""
-    if command.directory is None:
-        raise UsageError("pull: want --to DIR")
+    if not command.model:
+        raise UsageError("pull: want NAME or --from ADDRESS")
     store = _store(command, env)
     digest, manifest = _find(store, command.model)
-    total = sum({layer.digest: layer.size_bytes for layer in manifest.layers}.values())
-    with stopping.on_signals() as stop, display.Counter(command.model, "pulling", total) as counter:
-        hooks = pulling.Hooks(progress=counter.add, cancelled=stop.asked)
-        try:
-            done = pulling.pull(StoreBlobs(store, names.LOCAL), digest, command.directory, hooks=hooks)
-        except Cancelled:
-            display.say("stopped; run the same command again to go on from here")
-            return stop.exit_code
-    if command.json:
-        raw = dataclasses.asdict(done)
-        display.out_json(
-            {"name": command.model, **{_camel(key): value for key, value in raw.items()}, "digest": str(digest)}
-        )
-        return 0
-    size, read = human_bytes(done.bytes_total), human_bytes(done.bytes_transferred)
-    display.out(f"{command.directory}: {done.files} files, {size} in {done.seconds:.1f} s: {read} read from the store")
-    return 0
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    return pulling_command.run(command, StoreBlobs(store, names.LOCAL), digest, manifest)
 
 
 def verify(command: Command, env: Env) -> int:
@@ -169,7 +149,11 @@ def _said(kind: folders.DifferenceKind, value: str) -> str:
 
 
 def remove(command: Command, env: Env) -> int:
-    """Remove a model; its blobs go with the next gc."""
+    """Remove a model, whose blobs go with the next gc, or a folder."""
+    if bool(command.model) == bool(command.directory):
+        raise UsageError("rm: want either NAME or --dir DIR")
+    if command.directory:
+        return pulling_command.remove(command, command.directory)
     store = _store(command, env)
     _find(store, command.model)
     tag = names.model_tag(command.model)
@@ -190,7 +174,7 @@ def gc(command: Command, env: Env) -> int:
     with _writing(store.objects):
         freed = Collector(store).collect(frozenset(), now=True)
     if command.json:
-        display.out_json({_camel(key): value for key, value in dataclasses.asdict(freed).items()})
+        display.out_json(display.camel(dataclasses.asdict(freed)))
     else:
         display.out(f"{freed.blobs} blobs deleted, {human_bytes(freed.size_bytes)} freed")
     return 0
