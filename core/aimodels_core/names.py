@@ -41,6 +41,13 @@ VOLUME_PREFIX = "ai-models-"
 NODE_NAMESPACE = "d8-ai-models-node"
 RAY_NODE_LABEL = "ai-models/node"
 
+# On shared claims, and what fills them (design 6, "SharedPVC").
+LABEL_SHARED = f"{GROUP}/shared-pvc"
+LABEL_SHARED_CLAIM = f"{GROUP}/shared-claim"
+ANNOTATION_SHARED_CONTENTS = f"{GROUP}/shared-contents"
+ANNOTATION_SHARED_WORK = f"{GROUP}/shared-work"
+BY_DIGEST = "by-digest"
+
 # In a manifest: the rules by which it was made (design 4.11).
 ANNOTATION_RECIPE = f"{GROUP}/recipe"
 

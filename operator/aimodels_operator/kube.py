@@ -33,7 +33,7 @@ _PAGE = 500
 _COMPONENT = "ai-models"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
-_VERBS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH"}
+_VERBS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 _CODES = {403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Gone", 422: "Refused"}
 
 Raw = dict[str, Any]
@@ -83,15 +83,8 @@ class Kube:
         Raises:
             ClusterUnavailable.
         """
-        query = {"limit": str(page_size)}
-        while True:
-            page = await self._call("list", names.GROUP, kind.plural, query=query)
-            for raw in page.get("items", ()):
-                yield ModelObject.from_raw(kind, raw)
-            token = page.get("metadata", {}).get("continue", "")
-            if not token:
-                return
-            query = {"limit": str(page_size), "continue": token}
+        async for raw in self.list_raw(names.GROUP, kind.plural, page_size=page_size):
+            yield ModelObject.from_raw(kind, raw)
 
     async def get_model(self, kind: Kind, namespace: str, name: str) -> ModelObject:
         """Read one object.
@@ -99,7 +92,7 @@ class Kube:
         Raises:
             ClusterUnavailable: code NotFound among others.
         """
-        return ModelObject.from_raw(kind, await self._call("get", names.GROUP, kind.plural, namespace, name))
+        return ModelObject.from_raw(kind, await self.call("get", names.GROUP, kind.plural, namespace, name))
 
     async def patch_status(self, model: ModelObject, patch: Mapping[str, Any]) -> ModelObject:
         """Merge into the status of exactly the version of the object that was looked at.
@@ -109,7 +102,7 @@ class Kube:
         """
         body = {"metadata": {"resourceVersion": model.resource_version}, "status": patch}
         where = (model.kind.plural + "/status", model.namespace, model.name)
-        return ModelObject.from_raw(model.kind, await self._call("patch", names.GROUP, *where, body=body))
+        return ModelObject.from_raw(model.kind, await self.call("patch", names.GROUP, *where, body=body))
 
     async def set_finalizers(self, model: ModelObject, finalizers: tuple[str, ...]) -> ModelObject:
         """Replace the finalizers of exactly the version of the object that was looked at.
@@ -119,7 +112,7 @@ class Kube:
         """
         meta = {"resourceVersion": model.resource_version, "finalizers": list(finalizers)}
         where = (model.kind.plural, model.namespace, model.name)
-        raw = await self._call("patch", names.GROUP, *where, body={"metadata": meta})
+        raw = await self.call("patch", names.GROUP, *where, body={"metadata": meta})
         return ModelObject.from_raw(model.kind, raw)
 
     async def read_secret(self, namespace: str, name: str) -> dict[str, str]:
@@ -128,7 +121,7 @@ class Kube:
         Raises:
             ClusterUnavailable: codes NotFound, Forbidden among others; the message has no value.
         """
-        return texts_of(await self._call("get", "", "secrets", namespace, name))
+        return texts_of(await self.call("get", "", "secrets", namespace, name))
 
     async def get_secret(self, namespace: str, name: str) -> Raw | None:
         """Read a Secret; None when there is none.
@@ -137,7 +130,7 @@ class Kube:
             ClusterUnavailable: code Forbidden among others; the message has no value.
         """
         try:
-            return await self._call("get", "", "secrets", namespace, name)
+            return await self.call("get", "", "secrets", namespace, name)
         except ClusterUnavailable as error:
             if error.code == "NotFound":
                 return None
@@ -151,8 +144,8 @@ class Kube:
         """
         meta = secret["metadata"]
         if meta.get("resourceVersion"):
-            return await self._call("update", "", "secrets", meta["namespace"], meta["name"], body=secret)
-        return await self._call("create", "", "secrets", meta["namespace"], body=secret)
+            return await self.call("update", "", "secrets", meta["namespace"], meta["name"], body=secret)
+        return await self.call("create", "", "secrets", meta["namespace"], body=secret)
 
     async def post_event(self, model: ModelObject, note: tuple[str, str, str], at: datetime.datetime) -> None:
         """Post an Event about an object.
@@ -183,7 +176,7 @@ class Kube:
             "type": kind,
             "regarding": about,
         }
-        await self._call("create", "events.k8s.io", "events", namespace, body=body)
+        await self.call("create", "events.k8s.io", "events", namespace, body=body)
 
     async def get_lease(self, namespace: str, name: str) -> Raw | None:
         """Read a lease; None when there is none.
@@ -192,7 +185,7 @@ class Kube:
             ClusterUnavailable.
         """
         try:
-            return await self._call("get", "coordination.k8s.io", "leases", namespace, name)
+            return await self.call("get", "coordination.k8s.io", "leases", namespace, name)
         except ClusterUnavailable as error:
             if error.code == "NotFound":
                 return None
@@ -205,8 +198,8 @@ class Kube:
             ClusterUnavailable: code Conflict when somebody was faster.
         """
         if lease["metadata"].get("resourceVersion"):
-            return await self._call("update", "coordination.k8s.io", "leases", namespace, name, body=lease)
-        return await self._call("create", "coordination.k8s.io", "leases", namespace, body=lease)
+            return await self.call("update", "coordination.k8s.io", "leases", namespace, name, body=lease)
+        return await self.call("create", "coordination.k8s.io", "leases", namespace, body=lease)
 
     async def review_token(self, token: str, audience: str) -> Raw:
         """Ask whose token this is; returns the status of the review.
@@ -216,10 +209,34 @@ class Kube:
         """
         spec = {"token": token, "audiences": [audience]}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-        found = await self._call("create", "authentication.k8s.io", "tokenreviews", body=body)
+        found = await self.call("create", "authentication.k8s.io", "tokenreviews", body=body)
         return found["status"] if isinstance(found.get("status"), dict) else {}
 
-    async def _call(
+    async def list_raw(
+        self,
+        group: str,
+        resource: str,
+        namespace: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        page_size: int = _PAGE,
+    ) -> AsyncIterator[Raw]:
+        """Read all objects of a resource, page by page, in a namespace or in all.
+
+        Raises:
+            ClusterUnavailable.
+        """
+        query = {"limit": str(page_size), **(query or {})}
+        while True:
+            page = await self.call("list", group, resource, namespace, query=query)
+            for raw in page.get("items") or ():
+                yield raw
+            token = page.get("metadata", {}).get("continue", "")
+            if not token:
+                return
+            query["continue"] = token
+
+    async def call(
         self,
         verb: str,
         group: str,
@@ -230,6 +247,20 @@ class Kube:
         body: Raw | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Raw:
+        """Make a call that `rules` has, for modules beside this one that know more kinds.
+
+        Args:
+            verb: of Kubernetes; a patch is a merge patch.
+            group: of the resource; empty for the core.
+            resource: plural, `/subresource` may follow.
+            namespace: empty for none.
+            name: empty for the collection.
+            body: the object, the patch, or options of a deletion.
+            query: parameters.
+
+        Raises:
+            ClusterUnavailable: codes Conflict, NotFound, Forbidden, Gone, Refused, Unanswered.
+        """
         if not rules.allowed(group, resource, verb, name):
             raise ValueError(f"{verb} {resource}.{group}: want a verb of rules.py")
         path = _path(group, resource, namespace, name) + (f"?{urllib.parse.urlencode(query)}" if query else "")
