@@ -33,9 +33,20 @@ AT_HOME = (
 WEBHOOK = (Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),)
 """Of the webhook process, in the whole cluster."""
 
+SHARED_PVC = (
+    Rule("storage.k8s.io", ("storageclasses",), ("list",)),
+    Rule("", ("persistentvolumeclaims",), ("get", "list", "create", "patch", "delete")),
+    Rule("batch", ("jobs",), ("list", "create", "delete")),
+    Rule("batch", ("cronjobs",), ("list",)),
+    Rule("apps", ("deployments", "statefulsets", "daemonsets"), ("list",)),
+    Rule("networking.k8s.io", ("networkpolicies",), ("create", "patch")),
+    Rule("", ("pods", "events"), ("list",)),
+)
+"""Of the operator, in the whole cluster, when models are delivered through shared claims."""
+
 
 def allowed(group: str, resource: str, verb: str, name: str = "") -> bool:
     """Whether a rule covers a call; the client makes no other."""
-    rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK)
+    rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK, *SHARED_PVC)
     found = [rule for rule in rules if rule.group == group and resource in rule.resources and verb in rule.verbs]
     return any(not rule.names or name in rule.names for rule in found)

@@ -29,7 +29,12 @@ ENV = {
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("everywhere", rules.EVERYWHERE), ("at-home", rules.AT_HOME), ("webhook", rules.WEBHOOK)],
+    [
+        ("everywhere", rules.EVERYWHERE),
+        ("at-home", rules.AT_HOME),
+        ("webhook", rules.WEBHOOK),
+        ("sharedpvc", rules.SHARED_PVC),
+    ],
 )
 def test_roles_of_the_chart_are_what_our_processes_use(name: str, wanted: tuple[rules.Rule, ...]) -> None:
     found = yaml.safe_load((ROLES / f"{name}.yaml").read_text())
