@@ -224,6 +224,9 @@ class SharedClaims:
         if memory.need is not None and self._now() - memory.asked_at > NEED_SECONDS:
             memory.need = None
         need = memory.need
+        if need is not None:
+            for used in ("", need.digest):
+                memory.unused_since.pop(used, None)
         decision = sharedpvc.decide(self._seen(key, memory, seen, None))
         if decision.asks_use:
             use = await self._looker.use(key)
@@ -242,7 +245,8 @@ class SharedClaims:
             except ClusterUnavailable as error:
                 log.warning("shared claim: write refused", extra={"claim": "/".join(key), "error": error.message})
                 if error.code not in ("Conflict", "NotFound"):
-                    again_at = self._now() + sharedpvc.RETRY_SECONDS
+                    refused = error.code in ("Forbidden", "Refused")
+                    again_at = self._now() + (sharedpvc.RETRY_SECONDS if refused else BUSY_SECONDS)
                     memory.refusal = sharedpvc_use.trouble_of(error.message, again_at)
                     if isinstance(memory.answer, Blocked):
                         memory.answer = memory.refusal.blocked

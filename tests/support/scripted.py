@@ -107,7 +107,7 @@ def serve(answer: Callable[[Call], Reply], *, context: ssl.SSLContext | None = N
             state.calls.append(call)
             _send(self, answer(call))
 
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 - names that http.server looks for
+        do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815 - names that http.server looks for
 
         def log_message(self, *_: object) -> None:
             """Print nothing."""
