@@ -36,6 +36,10 @@ class Settings:
             they are Ready; empty for no reading back, which is only for operators beside tests without a registry.
         dmcr_token_file: AI_MODELS_DMCR_TOKEN_FILE: token of the Pod for its issuer, required with `dmcr_url`.
         dmcr_redirect_url: AI_MODELS_DMCR_REDIRECT_URL: of the S3 that it sends readers of blobs to; none when empty.
+        delivery_type: AI_MODELS_DELIVERY_TYPE: SharedPVC or NodeCache; nothing is delivered when empty.
+        shared_pvc_image: AI_MODELS_SHARED_PVC_IMAGE: of pull Jobs; required with SharedPVC, and so is `dmcr_url`.
+        shared_pvc_class: AI_MODELS_SHARED_PVC_CLASS: of storage for shared claims; empty for the one that is found.
+        shared_pvc_grace_seconds: AI_MODELS_SHARED_PVC_GRACE_SECONDS: how long what nobody uses of them is kept.
         lease: AI_MODELS_LEASE: name of the Lease.
         listen_host: AI_MODELS_LISTEN_HOST: where health and metrics are served.
         listen_port: AI_MODELS_LISTEN_PORT: 0 takes any free one.
@@ -57,6 +61,10 @@ class Settings:
     dmcr_url: str = ""
     dmcr_token_file: str = ""
     dmcr_redirect_url: str = ""
+    delivery_type: str = ""
+    shared_pvc_image: str = ""
+    shared_pvc_class: str = ""
+    shared_pvc_grace_seconds: int = 600
     lease: str = "ai-models-operator"
     listen_host: str = "0.0.0.0"  # noqa: S104 - a Pod is probed at its address
     listen_port: int = 8080
@@ -65,7 +73,8 @@ class Settings:
 
 
 _REQUIRED = ("coordinator_url", "identity")
-_OPTIONAL_NAMES = ("s3_secret", "s3_ca_secret", "hub_secret", "hub_ca_secret")
+_OPTIONAL_NAMES = ("s3_secret", "s3_ca_secret", "hub_secret", "hub_ca_secret", "shared_pvc_class")
+SHARED_PVC, NODE_CACHE = "SharedPVC", "NodeCache"
 
 
 def from_env(env: Mapping[str, str]) -> Settings:
@@ -82,14 +91,31 @@ def from_env(env: Mapping[str, str]) -> Settings:
     missing = [PREFIX + name.upper() for name in _REQUIRED if not own.get(name)]
     if missing:
         raise UsageError(f"environment: want {', '.join(missing)}, got nothing")
+    numbers = _numbers(own)
+    command = _command(own.pop("coordinator_command", ""))
+    found = Settings(**own, **numbers, coordinator_command=command, kubeconfig=env.get("KUBECONFIG", ""))  # type: ignore[arg-type] # names were checked
+    _check(found)
+    return found
+
+
+def _numbers(own: dict[str, str]) -> dict[str, int]:
+    """Take the numbers out of what was given."""
+    found: dict[str, int] = {}
     port = own.pop("listen_port", "")
     if port and not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise UsageError(f"{PREFIX}LISTEN_PORT: want a port, got {port[:20]!r}")
-    numbers = {"listen_port": int(port)} if port else {}
+    found |= {"listen_port": int(port)} if port else {}
+    if grace := own.pop("shared_pvc_grace_seconds", ""):
+        if not (grace.isascii() and grace.isdigit() and len(grace) <= 9):
+            raise UsageError(f"{PREFIX}SHARED_PVC_GRACE_SECONDS: want a number of seconds, got {grace[:20]!r}")
+        found["shared_pvc_grace_seconds"] = int(grace)
     if limit := own.pop("capacity_limit", ""):
-        numbers["capacity_limit"] = quantity_bytes(limit)
-    command = _command(own.pop("coordinator_command", ""))
-    found = Settings(**own, **numbers, coordinator_command=command, kubeconfig=env.get("KUBECONFIG", ""))  # type: ignore[arg-type] # names were checked
+        found["capacity_limit"] = quantity_bytes(limit)
+    return found
+
+
+def _check(found: Settings) -> None:
+    """Refuse values that cannot be, and those that lack another one."""
     for name in ("namespace", "system_namespace", "lease", "identity", *_OPTIONAL_NAMES):
         value = getattr(found, name)
         if not _NAME.fullmatch(value) and not (name in _OPTIONAL_NAMES and not value):
@@ -98,9 +124,12 @@ def from_env(env: Mapping[str, str]) -> Settings:
         raise UsageError(f"environment: want {PREFIX}COORDINATOR_COMMAND beside {PREFIX}RAY_URL, got nothing")
     if found.dmcr_url and not found.dmcr_token_file:
         raise UsageError(f"environment: want {PREFIX}DMCR_TOKEN_FILE beside {PREFIX}DMCR_URL, got nothing")
+    if found.delivery_type not in ("", SHARED_PVC, NODE_CACHE):
+        raise UsageError(f"{PREFIX}DELIVERY_TYPE: want SharedPVC or NodeCache, got {found.delivery_type[:20]!r}")
+    if found.delivery_type == SHARED_PVC and not (found.shared_pvc_image and found.dmcr_url):
+        raise UsageError(f"environment: want {PREFIX}SHARED_PVC_IMAGE and {PREFIX}DMCR_URL for SharedPVC, got nothing")
     if found.log_level not in LOG_LEVELS:
         raise UsageError(f"{PREFIX}LOG_LEVEL: want one of {', '.join(LOG_LEVELS)}, got {found.log_level[:20]!r}")
-    return found
 
 
 def sources_of(settings: Settings) -> dict[HomeSecret, tuple[str, str]]:

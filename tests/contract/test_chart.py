@@ -83,7 +83,7 @@ def test_images_are_required(name: str) -> None:
     ("change", "words"),
     [
         ({"logLevel": "Trace"}, "at '/logLevel': value must be one of 'Debug', 'Info', 'Warn', 'Error'"),
-        ({"delivery.type": "NodeCache"}, "additional properties 'delivery' not allowed"),
+        ({"delivery.type": "HostPath"}, "at '/delivery/type': value must be one of 'NodeCache', 'SharedPVC'"),
         ({"artifacts.credentialSecretName": "keys"}, "additional properties 'credentialSecretName' not allowed"),
         (
             {"artifacts.bucket": "models"},
@@ -183,6 +183,20 @@ def test_the_operator_understands_what_it_is_told(values: Mapping[str, str]) -> 
     assert found.capacity_limit == 2**40
     assert found.coordinator_url == "https://ai-models-coordinator.home.svc:18270"
     assert bool(found.s3_secret) == bool(found.dmcr_redirect_url) == ("artifacts.bucket" in values)
+
+
+def test_shared_claims_are_switched_on_with_their_rights() -> None:
+    delivered = {**IMAGES, "delivery.enabled": "true", "delivery.type": "SharedPVC"}
+    objects = render({**delivered, "delivery.sharedPVCStorageClassName": "nfs"})
+    found = settings.from_env(environment(objects, "ai-models-operator"))
+    name = "d8:ai-models:operator:sharedpvc"
+
+    assert (found.delivery_type, found.shared_pvc_class, found.shared_pvc_grace_seconds) == ("SharedPVC", "nfs", 600)
+    assert found.shared_pvc_image == IMAGES["images.jobs"]
+    assert {one["kind"] for one in objects if one["metadata"]["name"] == name} == {"ClusterRole", "ClusterRoleBinding"}
+    assert name not in {one["metadata"]["name"] for one in render({**IMAGES, "delivery.type": "SharedPVC"})}
+    coordinator = {"dataplane.enabled": "false", "coordinator.url": "https://c:1"}
+    assert "delivery.type" in template({**delivered, **coordinator}).stderr
 
 
 def test_the_webhook_understands_what_it_is_told() -> None:
