@@ -172,6 +172,10 @@ class ClaimCalls:
         except ClusterUnavailable as error:
             if error.code != "Conflict":
                 raise
+            there = await self._kube.call("get", *_POLICIES, namespace, name)
+            if (there["metadata"].get("labels") or {}).get(names.LABEL_SHARED) != "true":
+                words = f"NetworkPolicy {namespace}/{name} is there and is not of ai-models: delete it"
+                raise ClusterUnavailable(words, code="Refused") from error
             await self._kube.call("patch", *_POLICIES, namespace, name, body=body)
 
     async def _patch(self, claim: Claim, meta: Raw, rest: Raw) -> None:

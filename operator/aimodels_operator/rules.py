@@ -39,7 +39,7 @@ SHARED_PVC = (
     Rule("batch", ("jobs",), ("list", "create", "delete")),
     Rule("batch", ("cronjobs",), ("list",)),
     Rule("apps", ("deployments", "statefulsets", "daemonsets"), ("list",)),
-    Rule("networking.k8s.io", ("networkpolicies",), ("create", "patch")),
+    Rule("networking.k8s.io", ("networkpolicies",), ("get", "create", "patch")),
     Rule("", ("pods", "events"), ("list",)),
 )
 """Of the operator, in the whole cluster, when models are delivered through shared claims."""

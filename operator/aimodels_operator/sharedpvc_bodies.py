@@ -192,6 +192,7 @@ def _pod(puller: Puller, claim: str, words: list[str]) -> Raw:
     files = [{"serviceAccountToken": token}, {"downwardAPI": {"items": [authorities]}}]
     return {
         "restartPolicy": "Never",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
         "serviceAccountName": "default",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

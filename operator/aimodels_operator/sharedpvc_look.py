@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
 from aimodels_operator import sharedpvc_use
 from aimodels_operator.kube import Raw
@@ -49,6 +49,7 @@ class Looker:
         self._calls = calls
         self._claim_name = claim_name
         self._now = now
+        self._lists: dict[tuple[str, str], asyncio.Task[list[Raw]]] = {}
         self._warnings: dict[tuple[str, str, str], tuple[float, str]] = {}
 
     async def look(self, needed: Iterable[Key]) -> Snapshot:
@@ -57,6 +58,7 @@ class Looker:
         Raises:
             ClusterUnavailable.
         """
+        self._lists.clear()
         classes, claims, jobs = await asyncio.gather(self._calls.classes(), self._calls.claims(), self._calls.jobs())
         found = {(claim.namespace, claim.name): claim for claim in claims}
         for key in needed:
@@ -70,18 +72,27 @@ class Looker:
         return Snapshot(classes, found, of_claims, await self._troubles(open_jobs))
 
     async def use(self, key: Key) -> Use:
-        """Find out who refers to a claim, as of now.
+        """Find out who refers to a claim, as of the last look or later.
 
         Raises:
             ClusterUnavailable.
         """
         namespace, name = key
-        use = sharedpvc_use.use_of_pods(name, await self._calls.pods(namespace))
+        use = sharedpvc_use.use_of_pods(name, await self._once("pods", namespace, self._calls.pods))
         if use.referred:
             return use
-        workloads = await self._calls.workloads(namespace)
+        workloads = await self._once("workloads", namespace, self._calls.workloads)
         referred = any(sharedpvc_use.refers(workload, name, self._claim_name) for workload in workloads)
         return dataclasses.replace(use, referred=referred)
+
+    async def _once(
+        self, what: str, namespace: str, call: Callable[[str], Coroutine[None, None, list[Raw]]]
+    ) -> list[Raw]:
+        """Read a list of a namespace once per look, whoever asks."""
+        task = self._lists.get((what, namespace))
+        if task is None:
+            task = self._lists[what, namespace] = asyncio.ensure_future(call(namespace))
+        return await task
 
     async def _troubles(self, jobs: Sequence[Job]) -> dict[Key, dict[str, Trouble]]:
         """Find out why Jobs do not go on, or have failed."""

@@ -244,6 +244,17 @@ async def test_a_claim_of_somebody_else_is_not_touched(world: World) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_policy_of_somebody_else_is_not_touched(world: World) -> None:
+    foreign = world.server.put("networkpolicies", {"metadata": {"name": NAME, "namespace": SPACE}, "spec": {}})
+    await world.ask()
+    world.bind()
+    told = await world.ask()
+
+    assert (reason(told), "not of ai-models" in str(told)) == (FILLING, True)
+    assert (world.server.all("networkpolicies"), world.server.all(JOBS)) == ([foreign], [])
+
+
+@pytest.mark.asyncio
 async def test_a_new_digest_lies_beside_the_old_one_until_no_pod_uses_that(world: World) -> None:
     await world.fill()
     world.pod(NEW)
