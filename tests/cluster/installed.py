@@ -50,12 +50,16 @@ def model(name: str, repository: str, secret_name: str = "") -> Object:
     return {"apiVersion": "ai.deckhouse.io/v1alpha1", "kind": "Model", "metadata": meta, "spec": {"source": source}}
 
 
-def store() -> Store:
-    """The store behind the claim, for looking into it."""
+def store_folder() -> Path:
+    """Where the claim of the store lies on this machine."""
     volume = Kubectl(HOME).get("pvc", CLAIM)["spec"]["volumeName"]
     spec = Kubectl().get("pv", volume)["spec"]
-    folder = (spec.get("hostPath") or spec.get("local"))["path"]
-    return Store(Folder(Path(folder), create=False))
+    return Path((spec.get("hostPath") or spec.get("local"))["path"])
+
+
+def store() -> Store:
+    """The store behind the claim, for looking into it."""
+    return Store(Folder(store_folder(), create=False))
 
 
 def value(name: str, key: str) -> str:
