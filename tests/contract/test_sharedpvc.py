@@ -11,9 +11,11 @@ from aimodels_core.api import Kind
 from aimodels_core.errors import LeadershipLost
 from aimodels_core.units import GIB
 from aimodels_operator.kube_claims import ClaimCalls
+from aimodels_operator.settings import from_env
 from aimodels_operator.sharedpvc import RETRY_SECONDS
 from aimodels_operator.sharedpvc_bodies import Puller
 from aimodels_operator.sharedpvc_loop import FRESH_SECONDS, NEED_SECONDS, TELL_SECONDS, Options, SharedClaims
+from aimodels_operator.sharedpvc_start import shared_claims
 from aimodels_operator.sharedpvc_values import CLAIM, CLASS_MISSING, FILLING, QUOTA, Answer, Blocked, Need, Open
 from tests.support.apiserver import ApiServer, api_server
 
@@ -84,6 +86,30 @@ class World:
         meta = {"name": "web", "namespace": SPACE, "labels": {names.LABEL_DELIVERY: "true"}, "annotations": notes}
         volume = {"name": "v", "persistentVolumeClaim": {"claimName": NAME}}
         self.server.put("pods", {"metadata": meta, "spec": {"volumes": [volume]}, "status": {"phase": "Running"}})
+
+
+@pytest.mark.asyncio
+async def test_jobs_are_as_the_settings_say() -> None:
+    env = {"COORDINATOR_URL": "https://c", "IDENTITY": "i", "DMCR_URL": "https://dmcr:5000", "DMCR_TOKEN_FILE": "/t"}
+    env |= {"DELIVERY_TYPE": "SharedPVC", "SHARED_PVC_IMAGE": "image:2", "DMCR_REDIRECT_URL": "https://s3:9000"}
+    told = from_env({f"AI_MODELS_{name}": value for name, value in {**env, "SHARED_PVC_CLASS": "fast"}.items()})
+
+    async def admit() -> None:
+        """Let everything pass."""
+
+    with api_server() as (server, kube):
+        server.put("storageclasses", {"metadata": {"name": "fast"}, "provisioner": "p"})
+        shared = shared_claims(told, kube, admit, lambda: "PEM", name_of, lambda _: None)
+        await shared.answer([NEED])
+        server.change(CLAIMS, SPACE, NAME, {"status": {"phase": "Bound"}})
+        await shared.look()
+        (claim,), (job,), (policy,) = (server.all(kind) for kind in (CLAIMS, JOBS, "networkpolicies"))
+    container = job["spec"]["template"]["spec"]["containers"][0]
+
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert container["image"] == "image:2"
+    assert container["command"][-2:] == ["--redirect-url", "https://s3:9000"]
+    assert policy["spec"]["egress"][-1]["ports"][0]["port"] == 9000
 
 
 def name_of(kind: Kind, name: str) -> str:
