@@ -12,22 +12,26 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 from aimodels_core import dmcr, serving
-from aimodels_core.api import MODEL_KINDS
+from aimodels_core.api import MODEL_KINDS, Kind
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
 from aimodels_core.names import HomeSecret
-from aimodels_operator import collecting, dataplane, kube, meters, readback
+from aimodels_operator import collecting, dataplane, delivery, kube, meters, readback
 from aimodels_operator.bootstrap import Start
 from aimodels_operator.coordinator import CoordinatorClient
 from aimodels_operator.dataplane import Dataplane
+from aimodels_operator.delivering import Delivering
 from aimodels_operator.household import Household
-from aimodels_operator.informer import Informer
+from aimodels_operator.informer import PODS, Informer
 from aimodels_operator.kube import Kube
+from aimodels_operator.kube_pods import PodCalls
 from aimodels_operator.leader import Leader, Place
 from aimodels_operator.meters import Meters
 from aimodels_operator.reconcile import Reconciler
-from aimodels_operator.settings import Settings, coordinator_arguments, from_env, sources_of
+from aimodels_operator.settings import NODE_CACHE, Settings, coordinator_arguments, from_env, sources_of
+from aimodels_operator.surroundings import Around
 
 log = logging.getLogger("aimodels_operator")
 
@@ -57,6 +61,7 @@ class Operator:
             now=lambda: datetime.datetime.now(datetime.UTC),
         )
         self._dataplane = self._in_ray(settings)
+        self._delivering = self._to_pods(settings)
         self._informer: Informer | None = None
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -98,6 +103,25 @@ class Operator:
         place = dmcr.Place(settings.dmcr_url, settings.dmcr_token_file, settings.dmcr_redirect_url)
         return readback.Reader(place, authorities)
 
+    def _to_pods(self, settings: Settings) -> Delivering | None:
+        """What lets Pods go when their models are there; None when nothing is delivered."""
+        if settings.delivery_type != NODE_CACHE:
+            return None
+        options = delivery.Options(max_gate_seconds=settings.max_gate_wait, cache_bytes=settings.node_cache_size)
+        # Nodes do not tell yet what they hold, so nobody waits for that.
+        around = Around(self._reconciler.known.__contains__, dict)
+        return Delivering(PodCalls(self._kube), self._reconciler.admit, self._meters, options, around)
+
+    def _see(self, kind: Kind, raw: dict[str, Any], gone: bool) -> None:  # noqa: FBT001 - the informer's call-back
+        """Pass on what the informer saw."""
+        if kind is not PODS:
+            self._reconciler.see(kind, raw, gone)
+        if self._delivering is not None:
+            if kind is PODS:
+                self._delivering.see(raw, gone=gone)
+            else:
+                self._delivering.see_model(kind, raw, gone=gone)
+
     def _changed(self, uids: Iterable[str] | None) -> None:
         """Take in what is new of the coordinator."""
         if uids is not None:
@@ -135,12 +159,13 @@ class Operator:
             if self._dataplane is not None:
                 group.create_task(self._dataplane.run())
             await self._wait_for_definitions()
-            self._informer = Informer(
-                MODEL_KINDS, self._settings.kubeconfig, self._reconciler.see, asyncio.get_running_loop()
-            )
+            kinds = MODEL_KINDS if self._delivering is None else (*MODEL_KINDS, PODS)
+            self._informer = Informer(kinds, self._settings.kubeconfig, self._see, asyncio.get_running_loop())
             self._informer.start()
             group.create_task(self._client.follow())
             group.create_task(self._reconciler.run(self._client))
+            if self._delivering is not None:
+                group.create_task(self._delivering.run())
             known, check = self._reconciler.known, self._leader.check
             group.create_task(collecting.run(self._client, known.memories, check, self._meters))
             words = await self._informer.ended

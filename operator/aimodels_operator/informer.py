@@ -24,6 +24,9 @@ _PASSED_AT_ONCE = 100
 Seen = Callable[[Kind, dict[str, Any], bool], None]
 """Told of a kind, an object, and whether it is gone; on the main event loop."""
 
+PODS = Kind("Pod", "pods", ("po",), namespaced=True)
+"""Not of our group; only those that models are delivered to are watched."""
+
 
 class Informer:
     """Watches kinds until it is stopped; ends by itself only when it cannot go on.
@@ -115,7 +118,9 @@ class Informer:
         return registry
 
     def _watch(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
-        @kopf.on.event(names.GROUP, api.VERSION, kind.plural, registry=registry, id=f"see-{kind.plural}")
+        group, version = ("", "v1") if kind is PODS else (names.GROUP, api.VERSION)
+
+        @kopf.on.event(group, version, kind.plural, registry=registry, id=f"see-{kind.plural}")
         async def see(event: kopf.RawEvent, **_: Any) -> None:
             raw = dict(event["object"])
             self._tell(kind, raw, event["type"] == "DELETED")
@@ -147,6 +152,7 @@ def settings() -> kopf.OperatorSettings:
     found.watching.server_timeout = 600
     found.watching.client_timeout = 660
     found.watching.connect_timeout = 15
+    found.watching.label_selectors["", "v1", PODS.plural] = f"{names.LABEL_DELIVERY}=true"
     found.networking.request_timeout = 30
     found.networking.enforce_retry_after = True
     found.peering.standalone = True

@@ -158,23 +158,39 @@ class Kube:
         Raises:
             ClusterUnavailable.
         """
-        kind, reason, message = note
-        namespace = model.namespace or "default"
         about = {"apiVersion": api.API_VERSION, "kind": model.kind.name, "name": model.name, "uid": model.uid}
         if model.namespace:
             about["namespace"] = model.namespace
+        await self.post_about(about, "Publish", note, at)
+
+    async def post_about(
+        self, about: Mapping[str, str], action: str, note: tuple[str, str, str], at: datetime.datetime
+    ) -> None:
+        """Post an Event about any object.
+
+        Args:
+            about: apiVersion, kind, name, uid, and namespace if it has one.
+            action: what was done or tried.
+            note: type (`Normal`, `Warning`), reason, message.
+            at: aware.
+
+        Raises:
+            ClusterUnavailable.
+        """
+        kind, reason, message = note
+        namespace = about.get("namespace") or "default"
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{model.name[:200].rstrip('.-')}-", "namespace": namespace},
+            "metadata": {"generateName": f"{about['name'][:200].rstrip('.-')}-", "namespace": namespace},
             "eventTime": at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": f"{names.GROUP}/{_COMPONENT}",
             "reportingInstance": _COMPONENT,
-            "action": "Publish",
+            "action": action,
             "reason": reason,
             "note": message[:_MAX_NOTE],
             "type": kind,
-            "regarding": about,
+            "regarding": dict(about),
         }
         await self.call("create", "events.k8s.io", "events", namespace, body=body)
 
@@ -246,6 +262,7 @@ class Kube:
         *,
         body: Raw | None = None,
         query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Raw:
         """Make a call that `rules` has, for modules beside this one that know more kinds.
 
@@ -257,6 +274,7 @@ class Kube:
             name: empty for the collection.
             body: the object, the patch, or options of a deletion.
             query: parameters.
+            headers: instead of our usual ones, such as the type of a patch that is no merge patch.
 
         Raises:
             ClusterUnavailable: codes Conflict, NotFound, Forbidden, Gone, Refused, Unanswered.
@@ -267,17 +285,18 @@ class Kube:
         loop = asyncio.get_running_loop()
         # A renewal never waits for a thread behind other calls: while they are slow is when it matters.
         pool = self._for_leases if resource == "leases" else self._pool
-        status, data = await loop.run_in_executor(pool, self._exchange, verb, path, body)
+        status, data = await loop.run_in_executor(pool, self._exchange, verb, path, body, headers)
         key = (verb, resource, status)
         self.calls[key] = self.calls.get(key, 0) + 1
         what = f"{verb} {resource} {namespace}/{name}".rstrip("/")
         return _answer(status, data, what)
 
-    def _exchange(self, verb: str, path: str, body: Raw | None) -> tuple[int, bytes]:
+    def _exchange(self, verb: str, path: str, body: Raw | None, more: Mapping[str, str] | None) -> tuple[int, bytes]:
         """Make one request, in a thread; status 0 and the words of the error when there was no answer."""
         headers = {"Accept": _JSON, "User-Agent": _COMPONENT}
         if body is not None:
             headers["Content-Type"] = _MERGE if verb == "patch" else _JSON
+        headers |= more or {}
         self._client.update_params_for_auth(headers, [], ["BearerToken"], path, _VERBS[verb], body)
         try:
             answer = self._client.rest_client.pool_manager.request(

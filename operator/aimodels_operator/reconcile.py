@@ -90,7 +90,7 @@ class Reconciler:
         self._readbacks = ReadBacks(registry, meters, clock=clock, now=now) if registry is not None else None
         self._tokens = Tokens(kube, clock=clock)
         self._bucket = Bucket(WRITES_PER_SECOND, 20.0, clock=clock)
-        self._poster = Poster(kube, self._admit, meters, now)
+        self._poster = Poster(kube, self.admit, meters, now)
         self.dirty = Dirty(clock=clock)
         self.known = Known()
 
@@ -210,7 +210,7 @@ class Reconciler:
         """Carry out one write; False when what follows it has to wait."""
         match write:
             case SetFinalizers():
-                await self._admit(Urgency.PHASE)
+                await self.admit(Urgency.PHASE)
                 memory.model = await self._kube.set_finalizers(memory.model, write.finalizers)
                 self.dirty.add(memory.model.uid)
             case PatchStatus():
@@ -227,8 +227,12 @@ class Reconciler:
                 self.dirty.add(memory.model.uid, write.after.total_seconds())
         return True
 
-    async def _admit(self, urgency: Urgency) -> None:
-        """Wait for the rate limit, then make sure that this replica still leads."""
+    async def admit(self, urgency: Urgency) -> None:
+        """Wait for the rate limit of all writes, then make sure that this replica still leads.
+
+        Raises:
+            LeadershipLost.
+        """
         await self._bucket.take(urgency)
         self._check()
 
@@ -237,7 +241,7 @@ class Reconciler:
         if write.urgency is Urgency.PROGRESS and rest > 0:
             self.dirty.add(memory.model.uid, rest)
             return False
-        await self._admit(write.urgency)
+        await self.admit(write.urgency)
         memory.written_at = self._clock()
         memory.model = await self._kube.patch_status(memory.model, write.patch)
         self._meters.writes += 1

@@ -44,9 +44,18 @@ SHARED_PVC = (
 )
 """Of the operator, in the whole cluster, when models are delivered through shared claims."""
 
+DELIVERY = (
+    Rule("", ("pods",), ("get", "list", "watch", "patch", "delete")),
+    Rule("", ("nodes",), ("list",)),
+    Rule("storage.k8s.io", ("csinodes",), ("list",)),
+    Rule("apps", ("deployments", "replicasets", "statefulsets", "daemonsets"), ("get", "patch")),
+    Rule("batch", ("jobs", "cronjobs"), ("get", "patch")),
+)
+"""Of the operator, in the whole cluster, when models are delivered; a policy limits what its patches may change."""
+
 
 def allowed(group: str, resource: str, verb: str, name: str = "") -> bool:
     """Whether a rule covers a call; the client makes no other."""
-    rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK, *SHARED_PVC)
+    rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK, *SHARED_PVC, *DELIVERY)
     found = [rule for rule in rules if rule.group == group and resource in rule.resources and verb in rule.verbs]
     return any(not rule.names or name in rule.names for rule in found)

@@ -11,6 +11,7 @@ from aimodels_core.serving import LOG_LEVELS
 from aimodels_core.units import quantity_bytes
 
 PREFIX = "AI_MODELS_"
+_DURATION = re.compile(r"(?=.)(?:([0-9]{1,4})h)?(?:([0-9]{1,5})m)?(?:([0-9]{1,6})s)?")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -37,6 +38,10 @@ class Settings:
         dmcr_token_file: AI_MODELS_DMCR_TOKEN_FILE: token of the Pod for its issuer, required with `dmcr_url`.
         dmcr_redirect_url: AI_MODELS_DMCR_REDIRECT_URL: of the S3 that it sends readers of blobs to; none when empty.
         delivery_type: AI_MODELS_DELIVERY_TYPE: SharedPVC or NodeCache; nothing is delivered when empty.
+        max_gate_wait: AI_MODELS_MAX_GATE_WAIT: seconds, given as a duration such as 10m or 1h30m: how long a Pod whose
+            models are Ready is kept from nodes that do not have them yet.
+        node_cache_size: AI_MODELS_NODE_CACHE_SIZE: bytes that the cache of one node may hold, given as a quantity such
+            as 200Gi; 0 for what fits.
         shared_pvc_image: AI_MODELS_SHARED_PVC_IMAGE: of pull Jobs; required with SharedPVC, and so is `dmcr_url`.
         shared_pvc_class: AI_MODELS_SHARED_PVC_CLASS: of storage for shared claims; empty for the one that is found.
         shared_pvc_grace_seconds: AI_MODELS_SHARED_PVC_GRACE_SECONDS: how long what nobody uses of them is kept.
@@ -62,6 +67,8 @@ class Settings:
     dmcr_token_file: str = ""
     dmcr_redirect_url: str = ""
     delivery_type: str = ""
+    max_gate_wait: int = 600
+    node_cache_size: int = 0
     shared_pvc_image: str = ""
     shared_pvc_class: str = ""
     shared_pvc_grace_seconds: int = 600
@@ -111,6 +118,14 @@ def _numbers(own: dict[str, str]) -> dict[str, int]:
         found["shared_pvc_grace_seconds"] = int(grace)
     if limit := own.pop("capacity_limit", ""):
         found["capacity_limit"] = quantity_bytes(limit)
+    if size := own.pop("node_cache_size", ""):
+        found["node_cache_size"] = quantity_bytes(size)
+    if wait := own.pop("max_gate_wait", ""):
+        matched = _DURATION.fullmatch(wait)
+        if matched is None:
+            raise UsageError(f"{PREFIX}MAX_GATE_WAIT: want a duration such as 10m or 1h30m, got {wait[:20]!r}")
+        hours, minutes, seconds = (int(part or 0) for part in matched.groups())
+        found["max_gate_wait"] = hours * 3600 + minutes * 60 + seconds
     return found
 
 

@@ -12,9 +12,10 @@ from aimodels_core.messages import Want
 class Urgency(enum.IntEnum):
     """Order in which writes to the API server are let through (design 5)."""
 
-    PHASE = 0
-    PROGRESS = 1
-    EVENT = 2
+    UNGATE = 0
+    PHASE = 1
+    PROGRESS = 2
+    EVENT = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

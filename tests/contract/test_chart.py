@@ -199,6 +199,23 @@ def test_shared_claims_are_switched_on_with_their_rights() -> None:
     assert "delivery.type" in template({**delivered, **coordinator}).stderr
 
 
+def test_delivery_is_switched_on_with_its_rights_and_policies() -> None:
+    objects = render(
+        {**IMAGES, "delivery.enabled": "true", "delivery.maxGateWait": "1h", "delivery.nodeCacheSize": "1Ti"}
+    )
+    found = settings.from_env(environment(objects, "ai-models-operator"))
+    made = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    without = {(one["kind"], one["metadata"]["name"]) for one in render(IMAGES)}
+
+    assert (found.delivery_type, found.max_gate_wait, found.node_cache_size) == ("NodeCache", 3600, 1 << 40)
+    assert {name for kind, name in made - without if kind == "ValidatingAdmissionPolicy"} == {
+        "ai-models-resolved-is-ours",
+        "ai-models-operator-and-pods",
+        "ai-models-operator-and-workloads",
+    }
+    assert ("ClusterRole", "d8:ai-models:operator:delivery") in made - without
+
+
 def test_the_webhook_understands_what_it_is_told() -> None:
     found = webhook_settings.from_env(environment(render({**IMAGES, "logLevel": "Debug"}), "ai-models-webhook"))
 

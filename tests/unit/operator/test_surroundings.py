@@ -34,6 +34,7 @@ ENV = {
         ("at-home", rules.AT_HOME),
         ("webhook", rules.WEBHOOK),
         ("sharedpvc", rules.SHARED_PVC),
+        ("delivery", rules.DELIVERY),
     ],
 )
 def test_roles_of_the_chart_are_what_our_processes_use(name: str, wanted: tuple[rules.Rule, ...]) -> None:
@@ -90,6 +91,13 @@ def test_the_capacity_limit_goes_to_the_coordinator_in_bytes() -> None:
     assert coordinator_arguments(limited) == ("--store", "/s", "--capacity-limit", "1073741824")
 
 
+def test_durations_and_sizes_of_delivery_are_read() -> None:
+    found = from_env(ENV | {"AI_MODELS_MAX_GATE_WAIT": "1h30m5s", "AI_MODELS_NODE_CACHE_SIZE": "200Gi"})
+
+    assert (found.max_gate_wait, found.node_cache_size) == (5405, 200 << 30)
+    assert (from_env(ENV).max_gate_wait, from_env(ENV).node_cache_size) == (600, 0)
+
+
 def test_only_secrets_that_the_settings_name_are_mirrored() -> None:
     found = from_env(ENV | {"AI_MODELS_S3_SECRET": "keys", "AI_MODELS_SYSTEM_NAMESPACE": "system"})
 
@@ -108,6 +116,7 @@ def test_only_secrets_that_the_settings_name_are_mirrored() -> None:
         pytest.param({"AI_MODELS_LOG_LEVEL": "info"}, "want one of", id="level"),
         pytest.param({"AI_MODELS_CAPACITY_LIMIT": "much"}, "want a number of bytes", id="capacity"),
         pytest.param({"AI_MODELS_DMCR_URL": "https://d"}, "AI_MODELS_DMCR_TOKEN_FILE", id="no-token-for-registry"),
+        pytest.param({"AI_MODELS_MAX_GATE_WAIT": "600"}, "want a duration", id="gate"),
         pytest.param({"AI_MODELS_DELIVERY_TYPE": "x"}, "want SharedPVC or NodeCache", id="delivery"),
         pytest.param({"AI_MODELS_DELIVERY_TYPE": "SharedPVC"}, "AI_MODELS_SHARED_PVC_IMAGE", id="no-image-for-jobs"),
         pytest.param({"AI_MODELS_SHARED_PVC_GRACE_SECONDS": "-1"}, "want a number of seconds", id="grace"),
