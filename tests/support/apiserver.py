@@ -1,6 +1,7 @@
-"""An API server that keeps objects, as far as our calls need one: lists by label, creations, merge patches, deletions.
+"""An API server that keeps objects, as far as our calls need one: lists by label, creations, patches, deletions.
 
-Source: Kubernetes API conventions: "Verbs on Resources", "Concurrency Control and Consistency"; RFC 7396.
+Source: Kubernetes API conventions: "Verbs on Resources", "Concurrency Control and Consistency"; RFC 7396; for strategic
+merge patches "Update API Objects in Place Using kubectl patch": of those only entries that are deleted by their names.
 """
 
 import contextlib
@@ -63,6 +64,7 @@ class ApiServer:
         if call.method == "GET" and not name:
             return self._list(resource, namespace, urllib.parse.parse_qs(query))
         if call.method == "POST":
+            body["metadata"].setdefault("name", f"{body['metadata'].get('generateName', '')}{next(self._versions)}")
             if (resource, namespace, body["metadata"]["name"]) in self.objects:
                 return _status(409, "already exists")
             return _reply(201, self.put(resource, {**body, "metadata": {**body["metadata"], "namespace": namespace}}))
@@ -75,6 +77,8 @@ class ApiServer:
             wanted = body.get("metadata", {}).get("resourceVersion")
             if wanted not in (None, found["metadata"]["resourceVersion"]):
                 return _status(409, "the object has been modified")
+            if "strategic" in call.headers.get("content-type", ""):
+                body = _by_name(found, body)
             return _reply(200, self.put(resource, merged(found, body)))
         return _reply(200, found)
 
@@ -96,6 +100,17 @@ class ApiServer:
         else:
             del self.objects[resource, meta["namespace"], meta["name"]]
         return _reply(200, {"kind": "Status", "status": "Success"})
+
+
+def _by_name(old: Any, patch: Any) -> Any:
+    """Make a merge patch of a strategic one, over lists whose entries are deleted by their names."""
+    if isinstance(patch, Mapping):
+        kept = old if isinstance(old, Mapping) else {}
+        return {key: _by_name(kept.get(key), value) for key, value in patch.items()}
+    if isinstance(patch, list) and any(isinstance(one, Mapping) and one.get("$patch") == "delete" for one in patch):
+        names = {one["name"] for one in patch}
+        return [one for one in old or () if one["name"] not in names]
+    return patch
 
 
 def merged(old: Any, patch: Any) -> Any:
