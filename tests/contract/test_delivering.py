@@ -95,8 +95,8 @@ class World:
         self.reports[name] = NodeReport(name, NOW, held=kept, cache_bytes=1000)
 
     def model(self, digest: str = DIGEST, **more: Any) -> Object:
-        ready = {"type": "Ready", "status": "True" if digest else "False", "reason": "r", "message": ""}
-        status = {"phase": "Ready" if digest else "Publishing", "conditions": [ready]}
+        ready: dict[str, Any] = {"type": "Ready", "status": "True" if digest else "False", "reason": "r", "message": ""}
+        status: dict[str, Any] = {"phase": "Ready" if digest else "Publishing", "conditions": [ready]}
         status |= {"artifact": {"digest": digest, "sizeBytes": 10}} if digest else {}
         meta = {"name": "bge", "namespace": SPACE, "generation": 1, **more}
         return self.server.put("models", {"metadata": meta, "spec": {"source": {"url": "u"}}, "status": status})
