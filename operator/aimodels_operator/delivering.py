@@ -24,7 +24,7 @@ from aimodels_operator.pacing import back_off
 from aimodels_operator.pods import Delivered, Named, Pod
 from aimodels_operator.saying import Saying
 from aimodels_operator.sharedpvc_values import Blocked, Need
-from aimodels_operator.surroundings import NODES_SECONDS, Around, Models, Nodes, Reports, gist
+from aimodels_operator.surroundings import NODES_SECONDS, Around, Models, Nodes, gist
 from aimodels_operator.writes import Urgency
 
 log = logging.getLogger(__name__)
@@ -110,9 +110,11 @@ class Delivering:
             if memory.pod.namespace in spaces and memory.pod.waits:
                 self.dirty.add(uid)
 
-    def waiting(self) -> tuple[Pod, ...]:
-        """Pods that wait."""
-        return tuple(memory.pod for memory in self._known.values() if memory.pod.waits and not memory.gone)
+    def waiting(self) -> tuple[tuple[Pod, tuple[Delivered, ...]], ...]:
+        """Pods that wait, and those of their models that are Ready: what their nodes should fetch first."""
+        waiting = [memory.pod for memory in self._known.values() if memory.pod.waits and not memory.gone]
+        found = ((pod, (self._models.known(named) for named in _names(pod))) for pod in waiting)
+        return tuple((pod, tuple(one for one in models if one is not None and one.digest)) for pod, models in found)
 
     async def run(self) -> None:
         """Work until cancelled.
@@ -250,24 +252,20 @@ class Delivering:
 
     async def _follow_nodes(self) -> None:
         """Have all Pods that wait looked at when nodes have come, gone, or hold something else."""
-        known: object = None
-        seen: Reports | None = None
-        held: object = None
+        known: tuple[object, object] = (None, None)
         looked_at = float("-inf")
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            waiting = [pod.uid for pod in self.waiting() if pod.gated]
-            reports = self._around.reports()
-            now_held = held if reports is seen else gist(reports)
-            nodes = known
+            waiting = [uid for uid, memory in self._known.items() if memory.pod.gated]
+            nodes = known[0]
             if waiting and self._around.clock() - looked_at >= NODES_SECONDS:
                 looked_at = self._around.clock()
                 with contextlib.suppress(ClusterUnavailable):
                     nodes = await self._nodes.all()
-            if now_held != held or nodes != known:
-                for uid in waiting:
-                    self.dirty.add(uid)
-            known, seen, held = nodes, reports, now_held
+            found = (nodes, gist(self._around.reports()) if waiting else known[1])
+            for uid in waiting if found != known else ():
+                self.dirty.add(uid)
+            known = found
 
     async def _resync(self) -> None:
         """Now and then look at everything anew, and forget what vanished unseen."""

@@ -86,14 +86,19 @@ class Models:
             self._absent.pop(named, None)
         return named
 
+    def known(self, named: Named) -> Delivered | None:
+        """The last version that was seen of a Model; None when it is not there."""
+        found = self._found.get(named)
+        return found if found is not None and self._lives(found.uid) else None
+
     async def of(self, named: Named) -> Delivered | None:
         """Find a Model; None when it is not there.
 
         Raises:
             ClusterUnavailable.
         """
-        found = self._found.get(named)
-        if found is not None and self._lives(found.uid):
+        found = self.known(named)
+        if found is not None:
             return found
         if self._clock() - self._absent.get(named, float("-inf")) < _ABSENT_SECONDS:
             return None

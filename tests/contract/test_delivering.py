@@ -218,7 +218,7 @@ async def test_cold_pod_goes_when_a_node_has_its_model(world: World) -> None:
     world.pod()
     async with world.running():
         await world.until(lambda: world.reason("pods", "web") == "ModelNotReady")
-        assert [pod.name for pod in world.loop.waiting()] == ["web"]
+        assert [(pod.name, models[0].digest) for pod, models in world.loop.waiting()] == [("web", DIGEST)]
         world.node("n1", DIGEST)
         await world.until(lambda: world.gates() == [])
 
