@@ -211,6 +211,7 @@ def test_delivery_is_switched_on_with_its_rights_and_policies() -> None:
     assert {name for kind, name in made - without if kind == "ValidatingAdmissionPolicy"} == {
         "ai-models-resolved-is-ours",
         "ai-models-operator-and-pods",
+        "ai-models-operator-and-deletions",
         "ai-models-operator-and-workloads",
     }
     assert ("ClusterRole", "d8:ai-models:operator:delivery") in made - without
