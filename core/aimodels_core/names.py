@@ -59,6 +59,7 @@ LOCAL = "local"
 # Keys under which a Secret may have the token of a source (design 2.2).
 TOKEN_KEYS = ("token", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
+MAX_LABEL_CHARS = 63
 MAX_TAG_CHARS = 128
 MAX_NAME_CHARS = 512
 
@@ -112,6 +113,19 @@ def is_scope(repository: str) -> bool:
     namespace = repository.removeprefix("ns/")
     named = namespace != repository and _DNS_LABEL.fullmatch(namespace) is not None
     return named or repository in (CLUSTER, LOCAL)
+
+
+def shared_claim(kind: str, name: str) -> str:
+    """Name the claim that a namespace shares for a model; its kind is `model` or `clustermodel`.
+
+    >>> shared_claim("model", "bge-m3"), len(shared_claim("clustermodel", "m" * 200))
+    ('ai-models-model-bge-m3', 63)
+    """
+    whole = f"{VOLUME_PREFIX}{kind}-{name}"
+    if len(whole) <= MAX_LABEL_CHARS:
+        return whole
+    mark = hashlib.sha256(whole.encode()).hexdigest()[:16]
+    return f"{whole[: MAX_LABEL_CHARS - 17].rstrip('-.')}-{mark}"
 
 
 def uid_tag(uid: str) -> str:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from aimodels_core import dmcr, serving
+from aimodels_core import dmcr, names, serving
 from aimodels_core.api import MODEL_KINDS, Kind
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
 from aimodels_core.names import HomeSecret
@@ -30,8 +30,12 @@ from aimodels_operator.kube_pods import PodCalls
 from aimodels_operator.leader import Leader, Place
 from aimodels_operator.meters import Meters
 from aimodels_operator.reconcile import Reconciler
-from aimodels_operator.settings import NODE_CACHE, Settings, coordinator_arguments, from_env, sources_of
+from aimodels_operator.settings import SHARED_PVC, Settings, coordinator_arguments, from_env, sources_of
+from aimodels_operator.sharedpvc_look import Key
+from aimodels_operator.sharedpvc_loop import SharedClaims
+from aimodels_operator.sharedpvc_start import shared_claims
 from aimodels_operator.surroundings import Around
+from aimodels_operator.writes import Urgency
 
 log = logging.getLogger("aimodels_operator")
 
@@ -61,6 +65,7 @@ class Operator:
             now=lambda: datetime.datetime.now(datetime.UTC),
         )
         self._dataplane = self._in_ray(settings)
+        self._shared = self._of_claims(settings)
         self._delivering = self._to_pods(settings)
         self._informer: Informer | None = None
 
@@ -95,21 +100,35 @@ class Operator:
         """What reads published models back; None when nothing does."""
         if not settings.dmcr_url:
             return None
-
-        def authorities() -> str:
-            found = ((HomeSecret.SERVING_ROOT, "tls.crt"), (HomeSecret.S3_CA, "ca.crt"))
-            return "\n".join(filter(None, (self._household.text(name, key) for name, key in found)))
-
         place = dmcr.Place(settings.dmcr_url, settings.dmcr_token_file, settings.dmcr_redirect_url)
-        return readback.Reader(place, authorities)
+        return readback.Reader(place, self._authorities)
+
+    def _authorities(self) -> str:
+        """Who is trusted as registry, issuer and store."""
+        found = ((HomeSecret.SERVING_ROOT, "tls.crt"), (HomeSecret.S3_CA, "ca.crt"))
+        return "\n".join(filter(None, (self._household.text(name, key) for name, key in found)))
+
+    def _of_claims(self, settings: Settings) -> SharedClaims | None:
+        """What looks after shared claims; None when models do not come from there."""
+        if settings.delivery_type != SHARED_PVC:
+            return None
+
+        async def admit() -> None:
+            await self._reconciler.admit(Urgency.PHASE)
+
+        def changed(claims: Iterable[Key]) -> None:
+            if self._delivering is not None:
+                self._delivering.claims_changed(claims)
+
+        return shared_claims(settings, self._kube, admit, self._authorities, _claim_name, changed)
 
     def _to_pods(self, settings: Settings) -> Delivering | None:
         """What lets Pods go when their models are there; None when nothing is delivered."""
-        if settings.delivery_type != NODE_CACHE:
+        if not settings.delivery_type:
             return None
-        options = delivery.Options(max_gate_seconds=settings.max_gate_wait, cache_bytes=settings.node_cache_size)
+        options = delivery.Options(self._shared is not None, settings.max_gate_wait, settings.node_cache_size)
         # Nodes do not tell yet what they hold, so nobody waits for that.
-        around = Around(self._reconciler.known.__contains__, dict)
+        around = Around(self._reconciler.known.__contains__, dict, self._shared, _claim_name)
         return Delivering(PodCalls(self._kube), self._reconciler.admit, self._meters, options, around)
 
     def _see(self, kind: Kind, raw: dict[str, Any], gone: bool) -> None:  # noqa: FBT001 - the informer's call-back
@@ -166,6 +185,8 @@ class Operator:
             group.create_task(self._reconciler.run(self._client))
             if self._delivering is not None:
                 group.create_task(self._delivering.run())
+            if self._shared is not None:
+                group.create_task(self._shared.run())
             known, check = self._reconciler.known, self._leader.check
             group.create_task(collecting.run(self._client, known.memories, check, self._meters))
             words = await self._informer.ended
@@ -210,6 +231,10 @@ class Operator:
                 yield
         finally:
             self._kube.close()
+
+
+def _claim_name(kind: Kind, name: str) -> str:
+    return names.shared_claim(kind.singular, name)
 
 
 async def _run(settings: Settings) -> int:

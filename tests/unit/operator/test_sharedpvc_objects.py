@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from aimodels_core import names
 from aimodels_core.api import CLUSTER_MODEL, MODEL, Kind
 from aimodels_core.units import GIB
 from aimodels_operator import sharedpvc_bodies as bodies
@@ -30,6 +31,14 @@ def pod(*, phase: str = "Running", claim: str = NAME, **annotations: str) -> dic
     notes = {f"ai.deckhouse.io/resolved-digest-{n}": value for n, value in annotations.items()}
     volumes = [{"name": "tmp", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {"claimName": claim}}]
     return {"metadata": {"annotations": notes}, "spec": {"volumes": volumes}, "status": {"phase": phase}}
+
+
+def test_names_of_claims_are_labels_and_no_two_models_share_one() -> None:
+    names_of = [names.shared_claim(kind, "m" * size + tail) for kind in ("model", "clustermodel") for size in (1, 200)
+                for tail in ("a", "b")]  # fmt: skip
+
+    assert len(set(names_of)) == len(names_of)
+    assert max(map(len, names_of)) == 63
 
 
 def test_pods_refer_to_what_they_mount_until_they_end() -> None:
