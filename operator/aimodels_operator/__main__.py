@@ -30,7 +30,7 @@ from aimodels_operator.kube_pods import PodCalls
 from aimodels_operator.leader import Leader, Place
 from aimodels_operator.meters import Meters
 from aimodels_operator.reconcile import Reconciler
-from aimodels_operator.settings import SHARED_PVC, Settings, coordinator_arguments, from_env, sources_of
+from aimodels_operator.settings import NODE_CACHE, SHARED_PVC, Settings, coordinator_arguments, from_env, sources_of
 from aimodels_operator.sharedpvc_look import Key
 from aimodels_operator.sharedpvc_loop import SharedClaims
 from aimodels_operator.sharedpvc_start import shared_claims
@@ -57,7 +57,10 @@ class Operator:
         self._leader = Leader(self._kube, Place(settings.namespace, settings.lease, settings.identity))
         self._household = Household(self._kube, self._leader.check, settings.namespace, sources_of(settings))
         self._reader = self._of_registry(settings)
-        self._reconciler = Reconciler(self._kube, self._leader.check, self._meters, registry=self._reader)
+        held = settings.node_cache_size if settings.delivery_type == NODE_CACHE else 0
+        self._reconciler = Reconciler(
+            self._kube, self._leader.check, self._meters, registry=self._reader, node_cache_bytes=held
+        )
         self._client = CoordinatorClient(
             settings.coordinator_url,
             self._household.access,

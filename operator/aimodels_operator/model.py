@@ -12,7 +12,7 @@ from typing import Any
 from aimodels_core import names
 from aimodels_core.api import FAILURES, CatalogSource, ModelObject, Phase, Reason, UploadSource, UrlSource
 from aimodels_core.errors import UsageError
-from aimodels_core.messages import PublicationState, Stage, Trouble, Want
+from aimodels_core.messages import PublicationState, Published, Stage, Trouble, Want
 from aimodels_operator import events, status, wording
 from aimodels_operator.readings import Reading
 from aimodels_operator.status import Told
@@ -89,6 +89,7 @@ class Observed:
         removed: it has removed the model.
         remove_trouble: why it could not.
         reading: what reading the artifact back has shown; None where no registry is read.
+        node_cache_bytes: what the cache of a node may hold; 0 where that does not matter.
     """
 
     model: ModelObject
@@ -101,6 +102,7 @@ class Observed:
     removed: bool = False
     remove_trouble: str = ""
     reading: Reading | None = None
+    node_cache_bytes: int = 0
 
 
 def is_wanted(model: ModelObject) -> bool:
@@ -167,7 +169,7 @@ def _url(seen: Observed, source: UrlSource) -> list[Write]:
     state = seen.publication
     current = state if state is not None and state.spec_hash == want.spec_hash else None
     if current is not None and current.stage is Stage.READY and current.published is not None:
-        return _published(seen, current, current.published.digest)
+        return _published(seen, current, current.published)
     if current is None and status.is_ready(model):
         return _patch(seen, status.repaired(model, Phase.READY))
     if current is None and status.has_failed_for_good(model):
@@ -183,9 +185,12 @@ def _url(seen: Observed, source: UrlSource) -> list[Write]:
     return [*put, *_show(seen, told), *again]
 
 
-def _published(seen: Observed, state: PublicationState, digest: str) -> list[Write]:
+def _published(seen: Observed, state: PublicationState, published: Published) -> list[Write]:
     """Decide about a model that the coordinator has published: it is Ready once the registry serves it."""
-    model = seen.model
+    model, digest = seen.model, published.digest
+    if 0 < seen.node_cache_bytes < published.size_bytes and status.ready_digest(model) != digest:
+        words = wording.of_no_room(published.size_bytes, seen.node_cache_bytes)
+        return _show(seen, Told(Reason.INSUFFICIENT_STORAGE, words, state, Stage.WAITING, state.revision))
     if seen.reading is None or seen.reading.of(digest).good or status.ready_digest(model) == digest:
         return _patch(seen, status.ready(model, state, seen.now))
     found = seen.reading.of(digest)

@@ -67,6 +67,7 @@ class Reconciler:
         check: the fence; raises LeadershipLost.
         meters: counts.
         registry: where published artifacts are read back from; None for nowhere.
+        node_cache_bytes: what the cache of a node may hold; 0 where that does not matter.
         clock: seconds, monotonic.
         now: aware.
     """
@@ -78,12 +79,14 @@ class Reconciler:
         meters: Meters,
         *,
         registry: Source | None = None,
+        node_cache_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
         self._kube = kube
         self._check = check
         self._meters = meters
+        self._node_cache_bytes = node_cache_bytes
         self._clock = clock
         self._now = now
         self._coordinator: Coordinator | None = None
@@ -204,6 +207,7 @@ class Reconciler:
             removed=memory.removed,
             remove_trouble=memory.remove_trouble,
             reading=memory.reading if self._readbacks is not None else None,
+            node_cache_bytes=self._node_cache_bytes,
         )
 
     async def _apply(self, memory: Memory, write: Write, coordinator: Coordinator) -> bool:

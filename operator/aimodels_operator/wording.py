@@ -2,6 +2,7 @@
 
 from aimodels_core.api import ModelObject, UrlSource
 from aimodels_core.messages import Stage, Trouble
+from aimodels_core.units import human_bytes
 
 OF_STAGES = {
     Stage.QUEUED: "waits for its turn",
@@ -24,4 +25,12 @@ def of_failure(trouble: Trouble, model: ModelObject, source: UrlSource) -> str:
         return f"{trouble.message} (no token was sent: spec.source.authSecretRef names none)"
     return (
         f"{trouble.message} (with the administrator's token, sources.huggingFace.credentialsSecretName, if it is set)"
+    )
+
+
+def of_no_room(size_bytes: int, cache_bytes: int) -> str:
+    """Say that no node may hold a model, and what to change."""
+    return (
+        f"the model has {human_bytes(size_bytes)}, the cache of a node may hold {human_bytes(cache_bytes)} "
+        "(delivery.nodeCacheSize)"
     )

@@ -262,6 +262,18 @@ def test_full_store_shows_at_once_and_clears_itself() -> None:
     assert after(raw, stage=Stage.MOVING)["phase"] == "Publishing"
 
 
+def test_model_that_no_node_may_hold_waits_until_one_may_and_a_ready_one_stays_so() -> None:
+    raw, fields = raw_model(), {"stage": Stage.READY, "published": PUBLISHED}
+    raw["status"] = after(raw, node_cache_bytes=41, **fields)
+
+    shown = condition(raw["status"], "Ready")
+    assert (raw["status"]["phase"], shown[1]) == ("Failed", "InsufficientStorage")
+    assert shown[2] == "the model has 42 B, the cache of a node may hold 41 B (delivery.nodeCacheSize)"
+    raw["status"] = after(raw, node_cache_bytes=42, **fields)
+    assert raw["status"]["phase"] == "Ready"
+    assert after(raw, node_cache_bytes=1, **fields)["phase"] == "Ready"
+
+
 def test_rate_limit_is_shown_with_its_end_and_never_fails() -> None:
     limited = Trouble("PublicationFailed", "RateLimited", "huggingface.co limits its rate", retryable=True)
     status = after(raw_model(), stage=Stage.MOVING, trouble=limited, next_retry_at=NOW.timestamp() + 60)
