@@ -62,7 +62,8 @@ real-components: env
 
 .PHONY: soak
 soak: env real-components ## Long campaigns of faults (hours with all of them; K= selects)
-	@$(STEP) "soak" $(PYTEST) -m soak --timeout=0 tests
+	@$(STEP) "soak" $(PYTEST) -m soak --timeout=0 tests --ignore=tests/cluster
+	@$(MAKE) soak-cluster
 
 .PHONY: perf
 perf: env real-components ## Benchmarks against their baselines; results in perf/results/

@@ -13,6 +13,12 @@ test-cluster: stand kuberay ## Tests beside a real cluster (K= selects); junit a
 	@$(STEP) "tests of the cluster stand" $(PYTEST) tests/cluster/lifecycle --doctest-modules tests/cluster/stand \
 	  tests/support/binaries --junitxml=build/cluster/junit-lifecycle.xml
 
+.PHONY: soak-cluster
+soak-cluster: stand kuberay ## The campaigns of `make soak` that need a cluster (K= selects)
+	@mkdir -p build/cluster
+	@$(STEP) "soak beside a cluster" $(CLEAN) $(STAND) $(PYTHON) -m pytest tests/cluster --ignore=tests/cluster/lifecycle \
+	  -m soak --junitxml=build/cluster/junit-soak.xml --durations=10 $(if $(K),-k "$(K)")
+
 .PHONY: cluster-clean
 cluster-clean: env ## Remove what dead stands left, cached images and kept logs
 	@$(CLEAN) $(STAND) --clean
