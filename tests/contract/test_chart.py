@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def test_images_are_required(name: str) -> None:
         ({"sources.pickle": "Maybe"}, "at '/sources/pickle': value must be one of 'Allow', 'Refuse'"),
         ({"sources.allowedPrivateCIDRs[0]": "10.0.0.0"}, "at '/sources/allowedPrivateCIDRs/0'"),
         ({"sources.huggingFace.endpoint": "huggingface.co"}, "at '/sources/huggingFace/endpoint'"),
-        ({"ray.provider": "kuberay"}, "at '/ray/provider': value must be 'builtin'"),
+        ({"ray.provider": "theirs"}, "at '/ray/provider': value must be one of 'builtin', 'kuberay'"),
         ({"ray.workers.replicas": "0"}, "at '/ray/workers/replicas': minimum: got 0, want 1"),
         (
             {"dataplane.enabled": "false"},
@@ -284,3 +285,19 @@ def test_defaults_are_in_the_schema() -> None:
     for name, section in values.items():
         if isinstance(section, dict):
             assert set(section) == set(schema["properties"][name]["properties"]), name
+
+
+def test_kuberay_keeps_the_same_pods_in_a_cluster_that_is_named_after_what_is_in_it() -> None:
+    kuberay = {**IMAGES, **S3, "ray.provider": "kuberay"}
+    builtin, objects = dict(pods(render({**IMAGES, **S3}))), render(kuberay)
+    (cluster,) = [found for found in objects if found["kind"] == "RayCluster"]
+    head, (workers,) = cluster["spec"]["headGroupSpec"], cluster["spec"]["workerGroupSpecs"]
+
+    assert builtin["ai-models-ray-head"] == head["template"]["spec"]
+    assert builtin["ai-models-ray-worker"] == workers["template"]["spec"]
+    assert not {"ai-models-ray-head", "ai-models-ray-worker"} & dict(pods(objects)).keys()
+    assert workers["minReplicas"] == workers["maxReplicas"] == 2
+    locked = tomllib.loads((definitions.ROOT / "uv.lock").read_text())["package"]
+    assert [cluster["spec"]["rayVersion"]] == [one["version"] for one in locked if one["name"] == "ray"]
+    other = render({**kuberay, "images.jobs": "registry.example.com/jobs:2"})
+    assert cluster["metadata"]["name"] not in [found["metadata"]["name"] for found in other]

@@ -70,10 +70,14 @@ class Addons:
 
     def start_kuberay(self) -> None:
         """Install KubeRay's custom resources and start its operator, which is built now if the cache lacks it."""
-        crds = binaries.data("kuberay-operator")
-        command("kubectl", "apply", "--server-side", f"--filename={crds}")
-        command("kubectl", "wait", "--for=condition=Established", "crd/rayclusters.ray.io", "--timeout=30s")
+        self.define_kuberay()
         self.kuberay.start()
+
+    def define_kuberay(self) -> None:
+        """Install KubeRay's custom resources, or make them what they should be."""
+        crds = binaries.data("kuberay-operator")
+        command("kubectl", "apply", "--server-side", "--force-conflicts", f"--filename={crds}")
+        command("kubectl", "wait", "--for=condition=Established", "crd/rayclusters.ray.io", "--timeout=30s")
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -16,7 +16,9 @@ SYSTEM = "d8-system"
 """Where the administrator's Secrets are."""
 CHART = CHECKOUT / "charts" / "ai-models"
 PARTS = ("operator", "webhook", "dmcr", "ray-head", "ray-worker")
-"""Deployments of a whole install, without the prefix of their names."""
+"""What a whole install runs: Deployments, without the prefix of their names."""
+KUBERAY = "ray.provider=kuberay"
+"""Setting with which KubeRay keeps the Pods of two of them."""
 HELM_SECONDS = 120.0
 START_SECONDS = 300.0
 """For all parts together: Ray's head alone takes a minute on two busy cores."""
@@ -49,17 +51,17 @@ def install_whole(*settings: str) -> None:
     images = (f"images.{name}={product.image_name(name)}" for name in ("operator", "jobs", "dmcr"))
     namespaces()
     install(*images, *settings, wait=False)
-    wait_until_it_works()
+    wait_until_it_works(kuberay=KUBERAY in settings)
 
 
-def wait_until_it_works(*, seconds: float = START_SECONDS) -> None:
+def wait_until_it_works(*, seconds: float = START_SECONDS, kuberay: bool = False) -> None:
     """Wait until all Deployments are complete, and the leading operator hears from the coordinator.
 
     Raises:
         StandError: the deadline passed; the message has the last words of the Pods that are not Ready.
     """
     try:
-        for part in PARTS:
+        for part in PARTS[:3] if kuberay else PARTS:
             Kubectl(HOME).rolled_out(f"deployment/ai-models-{part}", seconds=seconds)
         until(coordinator_answers, what="an operator that the coordinator answers", seconds=seconds, pause=0.5)
     except StandError as error:
