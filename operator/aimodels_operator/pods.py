@@ -184,21 +184,29 @@ class Pod:
 
 def named(pod: Pod) -> tuple[Named, ...] | str:
     """Read which models a Pod names, Models first; words of what is wrong with that instead."""
-    found: list[Named] = []
+    found = named_in(pod.annotations, pod.namespace)
+    return found or f"want {names.ANNOTATION_MODEL} or {names.ANNOTATION_CLUSTER_MODEL} on the Pod, got neither"
+
+
+def named_in(annotations: Raw, namespace: str) -> tuple[Named, ...] | str:
+    """Read which models annotations name, Models first, none at all among them; words of what is wrong instead.
+
+    >>> named_in({names.ANNOTATION_MODEL: "bge-m3, "}, "demo")
+    "ai.deckhouse.io/model: want names of Models, divided by commas, got ' '"
+    """
+    found: dict[str, Named] = {}
     for annotation, kind in _ANNOTATIONS:
-        text = pod.annotations.get(annotation)
-        if text is None:
-            continue
-        for part in text.split(","):
+        text = annotations.get(annotation)
+        for part in [] if text is None else str(text).split(","):
             name = part.strip()
             if not _NAME.fullmatch(name):
                 return f"{annotation}: want names of {kind.name}s, divided by commas, got {part[:80]!r}"
-            if any(one.name == name for one in found):
-                return f"{annotation}: want every name once over both annotations, got {name} twice"
-            found.append(Named(kind, pod.namespace if kind.namespaced else "", name))
-    if len(found) > MAX_MODELS:
-        return f"want at most {MAX_MODELS} models in a Pod, got {len(found)}"
-    return tuple(found) or f"want {names.ANNOTATION_MODEL} or {names.ANNOTATION_CLUSTER_MODEL} on the Pod, got neither"
+            if name in found:
+                return f"{annotation}: want every name once over both annotations, got {name[:80]} twice"
+            found[name] = Named(kind, namespace if kind.namespaced else "", name)
+            if len(found) > MAX_MODELS:
+                return f"{annotation}: want at most {MAX_MODELS} models in a Pod, got more"
+    return tuple(found.values())
 
 
 def as_object(pod: Pod) -> Owner:
