@@ -1,6 +1,7 @@
-"""`python -m aimodels_operator.webhook`: the server that others are sent to; today it issues registry tokens.
+"""`python -m aimodels_operator.webhook`: the server that others are sent to, for registry tokens and for admission.
 
     GET /token?service=ai-models-dmcr&scope=repository:<name>:pull    Basic or Bearer; over TLS
+    POST /mutate/workloads, /mutate/pods                              of the API server, see `admission`
 
 It keeps no state that another replica would need. What an identity may read is decided in `tokens`.
 0 asked to stop; 1 broken; 2 wrong settings.
@@ -27,8 +28,10 @@ from aiohttp import web
 from aimodels_core import serving
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
 from aimodels_core.watched import Certificate, Followed, read_bytes
-from aimodels_operator import kube, tokens
+from aimodels_operator import admission, kube, tokens
+from aimodels_operator.admission import Admission
 from aimodels_operator.kube import Kube
+from aimodels_operator.settings import SHARED_PVC
 from aimodels_operator.tokens import Grant, Homes, Identity, Signer
 from aimodels_operator.webhook_settings import WebhookSettings, from_env
 
@@ -128,11 +131,9 @@ class Issuer:
         """Whether tokens that are signed now will be trusted."""
         return self.signer().usable(self.now())
 
-    def application(self) -> web.Application:
-        """Make the application."""
-        app = web.Application(client_max_size=1024)
-        app.router.add_get("/token", self._answer)
-        return app
+    def route(self, router: web.UrlDispatcher) -> None:
+        """Add our path."""
+        router.add_get("/token", self._answer)
 
     async def _answer(self, request: web.Request) -> web.Response:
         if not self.ready:
@@ -224,12 +225,20 @@ async def serve(settings: WebhookSettings, stop: asyncio.Event) -> None:
     signer = follow_signer(Path(settings.signer_dir))
     reviewer = Kube(kube.configuration(settings.kubeconfig))
     issuer = Issuer(Identities(reviewer), signer, Homes(settings.namespace, settings.node_namespace))
-    health = serving.health(lambda: True, lambda: issuer.ready, lambda: issuer.metrics(reviewer.calls))
+    admitting = Admission(shared=settings.delivery_type == SHARED_PVC if settings.delivery_type else None)
+    app = web.Application(client_max_size=admission.MAX_BYTES)
+    issuer.route(app.router)
+    admitting.route(app.router)
+
+    def metrics() -> str:
+        return issuer.metrics(reviewer.calls) + "\n".join(admitting.metrics()) + "\n"
+
+    health = serving.health(lambda: True, lambda: issuer.ready, metrics)
     host = settings.listen_host
     with contextlib.closing(reviewer):
         async with (
             serving.site(health, host, settings.health_port) as health_port,
-            serving.site(issuer.application(), host, settings.listen_port, certificate=certificate) as port,
+            serving.site(app, host, settings.listen_port, certificate=certificate) as port,
         ):
             log.info("webhook serves", extra={"port": port, "health_port": health_port})
             following = asyncio.create_task(serving.follow(certificate, signer))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aimodels_core.errors import UsageError
 from aimodels_core.serving import LOG_LEVELS
-from aimodels_operator.settings import PREFIX
+from aimodels_operator.settings import NODE_CACHE, PREFIX, SHARED_PVC
 
 _PORTS = ("listen_port", "health_port")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -21,6 +21,7 @@ class WebhookSettings:
         node_namespace: AI_MODELS_NODE_NAMESPACE: of the node agents, all of whom may.
         tls_dir: AI_MODELS_TLS_DIR: folder with tls.crt and tls.key of this server, followed when they change.
         signer_dir: AI_MODELS_SIGNER_DIR: folder with tls.crt and tls.key that sign registry tokens, followed too.
+        delivery_type: AI_MODELS_DELIVERY_TYPE: SharedPVC or NodeCache; everything is admitted as it is when empty.
         listen_host: AI_MODELS_LISTEN_HOST: address of both ports.
         listen_port: AI_MODELS_LISTEN_PORT: of the server, over TLS; 0 takes any free one.
         health_port: AI_MODELS_HEALTH_PORT: of health and metrics, in the clear; 0 takes any free one.
@@ -32,6 +33,7 @@ class WebhookSettings:
     node_namespace: str = "d8-ai-models-node"
     tls_dir: str = "/etc/ai-models/tls"
     signer_dir: str = "/etc/ai-models/signer"
+    delivery_type: str = ""
     listen_host: str = "0.0.0.0"  # noqa: S104 - a Pod is reached at its address
     listen_port: int = 8443
     health_port: int = 8080
@@ -54,6 +56,8 @@ def from_env(env: Mapping[str, str]) -> WebhookSettings:
     for name in ("namespace", "node_namespace"):
         if not _NAMESPACE.fullmatch(getattr(found, name)):
             raise UsageError(f"{PREFIX}{name.upper()}: want a namespace, got {getattr(found, name)[:80]!r}")
+    if found.delivery_type not in ("", SHARED_PVC, NODE_CACHE):
+        raise UsageError(f"{PREFIX}DELIVERY_TYPE: want SharedPVC or NodeCache, got {found.delivery_type[:20]!r}")
     if found.log_level not in LOG_LEVELS:
         raise UsageError(f"{PREFIX}LOG_LEVEL: want one of {', '.join(LOG_LEVELS)}, got {found.log_level[:20]!r}")
     return found

@@ -177,7 +177,11 @@ def _kubeconfig(folder: Path, url: str) -> Path:
 
 @contextlib.contextmanager
 def issuing(
-    folder: Path, *, signer_left: datetime.timedelta = LEAF_LIFE, kubeconfig: Path | None = None
+    folder: Path,
+    *,
+    signer_left: datetime.timedelta = LEAF_LIFE,
+    kubeconfig: Path | None = None,
+    delivery: str = "",
 ) -> Iterator[Issuing]:
     """Run the webhook process.
 
@@ -185,6 +189,7 @@ def issuing(
         folder: for its files.
         signer_left: until the signer's certificate expires.
         kubeconfig: of the API server that it asks; one that only reviews tokens if none is given.
+        delivery: where Pods get models from; they get none if it is empty.
     """
     tls, signer, accounts = folder / "tls", folder / "signer", Accounts()
     for one in (tls, signer):
@@ -197,7 +202,7 @@ def issuing(
 
         def command(port: int) -> list[str]:
             settings = {"LISTEN_HOST": HOST, "LISTEN_PORT": port, "HEALTH_PORT": health_port}
-            settings |= {"TLS_DIR": tls, "SIGNER_DIR": signer}
+            settings |= {"TLS_DIR": tls, "SIGNER_DIR": signer, "DELIVERY_TYPE": delivery}
             words = [f"AI_MODELS_{name}={value}" for name, value in settings.items()]
             words += [f"KUBECONFIG={kubeconfig or _kubeconfig(folder, api.url)}"]
             others = [f"--unset={name}" for name in os.environ if name.startswith("AI_MODELS_")]

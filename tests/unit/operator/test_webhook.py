@@ -123,6 +123,7 @@ def test_settings_have_defaults() -> None:
         pytest.param({"AI_MODELS_NODE_NAMESPACE": ""}, "NODE_NAMESPACE: want a namespace", id="no-namespace"),
         pytest.param({"AI_MODELS_NAMESPACE": "a.b"}, "NAMESPACE: want a namespace", id="namespace"),
         pytest.param({"AI_MODELS_LOG_LEVEL": "info"}, "want one of", id="level"),
+        pytest.param({"AI_MODELS_DELIVERY_TYPE": "x"}, "want SharedPVC or NodeCache", id="delivery"),
     ],
 )
 def test_wrong_settings_are_told(change: Mapping[str, str], words: str) -> None:
