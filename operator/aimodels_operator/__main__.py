@@ -18,7 +18,7 @@ from aimodels_core import dmcr, names, serving
 from aimodels_core.api import MODEL_KINDS, Kind
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, UsageError
 from aimodels_core.names import HomeSecret
-from aimodels_operator import collecting, dataplane, delivery, kube, meters, readback
+from aimodels_operator import collecting, dataplane, delivery, kube, meters, readback, webhooks
 from aimodels_operator.bootstrap import Start
 from aimodels_operator.coordinator import CoordinatorClient
 from aimodels_operator.dataplane import Dataplane
@@ -111,19 +111,24 @@ class Operator:
         found = ((HomeSecret.SERVING_ROOT, "tls.crt"), (HomeSecret.S3_CA, "ca.crt"))
         return "\n".join(filter(None, (self._household.text(name, key) for name, key in found)))
 
+    def _authority(self) -> str:
+        """Who has issued the certificates of our servers."""
+        return self._household.text(HomeSecret.SERVING_ROOT, "tls.crt")
+
+    async def _admit(self) -> None:
+        """Let a write pass."""
+        await self._reconciler.admit(Urgency.PHASE)
+
     def _of_claims(self, settings: Settings) -> SharedClaims | None:
         """What looks after shared claims; None when models do not come from there."""
         if settings.delivery_type != SHARED_PVC:
             return None
 
-        async def admit() -> None:
-            await self._reconciler.admit(Urgency.PHASE)
-
         def changed(claims: Iterable[Key]) -> None:
             if self._delivering is not None:
                 self._delivering.claims_changed(claims)
 
-        return shared_claims(settings, self._kube, admit, self._authorities, _claim_name, changed)
+        return shared_claims(settings, self._kube, self._admit, self._authorities, _claim_name, changed)
 
     def _to_pods(self, settings: Settings) -> Delivering | None:
         """What lets Pods go when their models are there; None when nothing is delivered."""
@@ -180,6 +185,7 @@ class Operator:
             await self._household.settled.wait()
             if self._dataplane is not None:
                 group.create_task(self._dataplane.run())
+            group.create_task(webhooks.keep(self._settings, self._kube, self._admit, self._authority))
             await self._wait_for_definitions()
             kinds = MODEL_KINDS if self._delivering is None else (*MODEL_KINDS, PODS)
             self._informer = Informer(kinds, self._settings.kubeconfig, self._see, asyncio.get_running_loop())

@@ -30,11 +30,19 @@ class Authority:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leaf:
-    """Have an authority issue a certificate, for a server of these names, or to sign with when there are none."""
+    """Have an authority issue a certificate.
+
+    Args:
+        root: Secret of the authority.
+        common_name: of the certificate.
+        hosts: names of the server that it is for; it is to sign with when there are none.
+        patient: a good one of a former authority is kept for one look more: its callers learn of the new one first.
+    """
 
     root: HomeSecret
     common_name: str
     hosts: tuple[str, ...]
+    patient: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,16 +114,16 @@ class Decision:
 def recipes(namespace: str) -> dict[HomeSecret, Own]:
     """How each Secret of our own is made; authorities come before what they issue."""
 
-    def server(service: str) -> Leaf:
+    def server(service: str, *, patient: bool = False) -> Leaf:
         hosts = (service, f"{service}.{namespace}", f"{service}.{namespace}.svc")
-        return Leaf(HomeSecret.SERVING_ROOT, service, (*hosts, f"{hosts[-1]}.cluster.local"))
+        return Leaf(HomeSecret.SERVING_ROOT, service, (*hosts, f"{hosts[-1]}.cluster.local"), patient)
 
     return {
         HomeSecret.SERVING_ROOT: Authority("ai-models serving root"),
         HomeSecret.ISSUER_ROOT: Authority("ai-models token root"),
         HomeSecret.COORDINATOR_TLS: server("ai-models-coordinator"),
         HomeSecret.DMCR_TLS: server("ai-models-dmcr"),
-        HomeSecret.WEBHOOK_TLS: server("ai-models-webhook"),
+        HomeSecret.WEBHOOK_TLS: server("ai-models-webhook", patient=True),
         HomeSecret.ISSUER: Leaf(HomeSecret.ISSUER_ROOT, "ai-models token signer", ()),
         HomeSecret.COORDINATOR: Token("token"),
         HomeSecret.RAY: Token("auth_token"),
@@ -195,7 +203,8 @@ def _need(recipe: Own, held: Values, seen: Seen, anew: set[HomeSecret]) -> tuple
     if isinstance(recipe, Authority) and certificates.is_ending(held[CERTIFICATE], seen.now, certificates.LEAF_LIFE):
         return "near its end", False
     if isinstance(recipe, Leaf) and recipe.root in anew:
-        return "its authority is made anew", False
+        kept = recipe.patient and not certificates.leaf_fault(_pair(held), held[AUTHORITY], recipe.hosts, seen.now)
+        return ("", False) if kept else ("its authority is made anew", False)
     if isinstance(recipe, Leaf) and certificates.is_ending(held[CERTIFICATE], seen.now):
         return "near its end", False
     return "", False

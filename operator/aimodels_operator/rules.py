@@ -3,6 +3,7 @@
 import dataclasses
 
 from aimodels_core import names
+from aimodels_operator.registration import CONFIGURATION
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ DELIVERY = (
     Rule("storage.k8s.io", ("csinodes",), ("list",)),
     Rule("apps", ("deployments", "replicasets", "statefulsets", "daemonsets"), ("get", "patch")),
     Rule("batch", ("jobs", "cronjobs"), ("get", "patch")),
+    Rule("apps", ("deployments", "statefulsets", "daemonsets"), ("list",)),
+    Rule("batch", ("jobs", "cronjobs"), ("list",)),
+    Rule("admissionregistration.k8s.io", ("mutatingwebhookconfigurations",), ("get", "patch"), (CONFIGURATION,)),
 )
 """Of the operator, in the whole cluster, when models are delivered; a policy limits what its patches may change."""
 

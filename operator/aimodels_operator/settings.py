@@ -45,6 +45,8 @@ class Settings:
         shared_pvc_image: AI_MODELS_SHARED_PVC_IMAGE: of pull Jobs; required with SharedPVC, and so is `dmcr_url`.
         shared_pvc_class: AI_MODELS_SHARED_PVC_CLASS: of storage for shared claims; empty for the one that is found.
         shared_pvc_grace_seconds: AI_MODELS_SHARED_PVC_GRACE_SECONDS: how long what nobody uses of them is kept.
+        webhook_url: AI_MODELS_WEBHOOK_URL: `https://…` of the webhook process: when it answers, the API server is told
+            to send workloads and Pods to it; empty for nothing of that.
         lease: AI_MODELS_LEASE: name of the Lease.
         listen_host: AI_MODELS_LISTEN_HOST: where health and metrics are served.
         listen_port: AI_MODELS_LISTEN_PORT: 0 takes any free one.
@@ -72,6 +74,7 @@ class Settings:
     shared_pvc_image: str = ""
     shared_pvc_class: str = ""
     shared_pvc_grace_seconds: int = 600
+    webhook_url: str = ""
     lease: str = "ai-models-operator"
     listen_host: str = "0.0.0.0"  # noqa: S104 - a Pod is probed at its address
     listen_port: int = 8080
@@ -143,6 +146,8 @@ def _check(found: Settings) -> None:
         raise UsageError(f"{PREFIX}DELIVERY_TYPE: want SharedPVC or NodeCache, got {found.delivery_type[:20]!r}")
     if found.delivery_type == SHARED_PVC and not (found.shared_pvc_image and found.dmcr_url):
         raise UsageError(f"environment: want {PREFIX}SHARED_PVC_IMAGE and {PREFIX}DMCR_URL for SharedPVC, got nothing")
+    if found.webhook_url and not (found.webhook_url.startswith("https://") and found.delivery_type):
+        raise UsageError(f"{PREFIX}WEBHOOK_URL: want https://<host> and {PREFIX}DELIVERY_TYPE beside it")
     if found.log_level not in LOG_LEVELS:
         raise UsageError(f"{PREFIX}LOG_LEVEL: want one of {', '.join(LOG_LEVELS)}, got {found.log_level[:20]!r}")
 

@@ -13,7 +13,7 @@ import yaml
 
 from aimodels_core.names import HomeSecret
 from aimodels_jobs import host_options
-from aimodels_operator import settings, webhook_settings
+from aimodels_operator import registration, settings, webhook_settings
 from tests.support import binaries, definitions
 
 CHART = definitions.ROOT / "charts" / "ai-models"
@@ -216,6 +216,23 @@ def test_delivery_is_switched_on_with_its_rights_and_policies() -> None:
         "ai-models-operator-and-workloads",
     }
     assert ("ClusterRole", "d8:ai-models:operator:delivery") in made - without
+
+
+def test_webhooks_are_registered_by_the_operator_and_gone_before_anything_else() -> None:
+    objects = render({**IMAGES, "delivery.enabled": "true"})
+    operator = settings.from_env(environment(objects, "ai-models-operator"))
+    webhook = webhook_settings.from_env(environment(objects, "ai-models-webhook"))
+    kept, hook = (found for found in objects if found["kind"] == "MutatingWebhookConfiguration")
+
+    assert operator.webhook_url == "https://ai-models-webhook.home.svc"
+    assert webhook.delivery_type == operator.delivery_type
+    assert kept["metadata"]["name"] == hook["metadata"]["name"] == registration.CONFIGURATION
+    assert "webhooks" not in kept, "Helm leaves what the operator fills in"
+    assert "webhooks" not in hook
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    assert registration.is_leaving(hook)
+    assert not registration.is_leaving(kept)
+    assert "MutatingWebhookConfiguration" not in {found["kind"] for found in render(IMAGES)}
 
 
 def test_the_webhook_understands_what_it_is_told() -> None:

@@ -214,6 +214,21 @@ async def test_a_new_authority_issues_everything_anew() -> None:
 
 
 @pytest.mark.asyncio
+async def test_callers_of_the_webhook_learn_of_a_new_authority_before_it_shows_it() -> None:
+    shelf = Shelf()
+    await household(shelf).look()
+    before = shelf.values(HomeSecret.WEBHOOK_TLS)
+    del shelf.secrets[HOME, HomeSecret.SERVING_ROOT]
+    kept = household(shelf)
+    await kept.look()
+    assert shelf.values(HomeSecret.WEBHOOK_TLS) == before
+    assert leaf_fault(shelf, HomeSecret.DMCR_TLS) == ""
+    await kept.look()
+
+    assert leaf_fault(shelf, HomeSecret.WEBHOOK_TLS) == ""
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
@@ -490,7 +505,7 @@ def drawn(name: HomeSecret) -> st.SearchStrategy[dict[str, str] | None]:
 
 @given(st.fixed_dictionaries({name: drawn(name) for name in HomeSecret}), st.booleans())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-def test_law_whatever_secrets_exist_a_second_look_writes_nothing(
+def test_law_whatever_secrets_exist_a_third_look_writes_nothing(
     found: dict[HomeSecret, dict[str, str] | None], mirrors: bool
 ) -> None:
     shelf = administrated()
@@ -498,11 +513,13 @@ def test_law_whatever_secrets_exist_a_second_look_writes_nothing(
         if values is not None:
             shelf.put(HOME, name, values)
 
-    async def twice() -> None:
-        await household(shelf, sources=SOURCES if mirrors else {}).look()
+    async def look() -> None:
         shelf.written.clear()
         await household(shelf, sources=SOURCES if mirrors else {}).look()
 
-    asyncio.run(twice())
+    asyncio.run(look())
+    asyncio.run(look())
+    assert set(shelf.written) <= {HomeSecret.WEBHOOK_TLS}, "which lets its callers learn of its authority first"
+    asyncio.run(look())
     assert shelf.written == []
     assert [leaf_fault(shelf, name) for name in HOSTS] == ["", "", "", ""]

@@ -117,6 +117,7 @@ def test_only_secrets_that_the_settings_name_are_mirrored() -> None:
         pytest.param({"AI_MODELS_CAPACITY_LIMIT": "much"}, "want a number of bytes", id="capacity"),
         pytest.param({"AI_MODELS_DMCR_URL": "https://d"}, "AI_MODELS_DMCR_TOKEN_FILE", id="no-token-for-registry"),
         pytest.param({"AI_MODELS_MAX_GATE_WAIT": "600"}, "want a duration", id="gate"),
+        pytest.param({"AI_MODELS_WEBHOOK_URL": "https://w"}, "AI_MODELS_DELIVERY_TYPE", id="webhook-without-delivery"),
         pytest.param({"AI_MODELS_DELIVERY_TYPE": "x"}, "want SharedPVC or NodeCache", id="delivery"),
         pytest.param({"AI_MODELS_DELIVERY_TYPE": "SharedPVC"}, "AI_MODELS_SHARED_PVC_IMAGE", id="no-image-for-jobs"),
         pytest.param({"AI_MODELS_SHARED_PVC_GRACE_SECONDS": "-1"}, "want a number of seconds", id="grace"),
