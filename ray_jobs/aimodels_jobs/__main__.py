@@ -53,6 +53,10 @@ def _runner(command: arguments.Command) -> Callable[[arguments.Command, "os._Env
         from aimodels_jobs.cli import pulling
 
         return pulling.from_registry
+    if name == "values":
+        from aimodels_jobs.cli import values
+
+        return values.run
     from aimodels_jobs.cli import manage
 
     return manage.COMMANDS[name]

@@ -105,6 +105,8 @@ class Command:
         directory: where to pull to, what to verify or to remove.
         registry: where a pull reads.
         out: where the plan is written as Parquet.
+        config: the file of a ModuleConfig; `-` is stdin.
+        leave_out: leave settings out that are not served, instead of refusing them.
     """
 
     name: str
@@ -117,6 +119,8 @@ class Command:
     directory: Path | None
     out: Path | None
     registry: RegistryOptions = RegistryOptions()
+    config: Path = Path("-")
+    leave_out: bool = False
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -143,6 +147,8 @@ def parse(argv: Sequence[str]) -> Command:
         registry=RegistryOptions(
             getattr(raw, "address", ""), getattr(raw, "token_file", ""), getattr(raw, "redirect_url", "")
         ),
+        config=getattr(raw, "config", Path("-")),
+        leave_out=getattr(raw, "leave_out", False),
     )
 
 
@@ -196,6 +202,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("gc", "Delete blobs that no model uses.")
     add("doctor", "Examine the store and this installation.")
+    values = add("values", "Print the values of the Helm chart that a ModuleConfig stands for.")
+    values.add_argument("config", type=Path, metavar="FILE", help="YAML with a ModuleConfig ai-models; - is stdin")
+    values.add_argument("--leave-out", action="store_true", help="leave settings out that this version does not serve")
     return parser
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from aimodels_jobs.cli import arguments
 
-COMMANDS = ("plan", "publish", "ls", "pull", "verify", "rm", "gc", "doctor")
+COMMANDS = ("plan", "publish", "ls", "pull", "verify", "rm", "gc", "doctor", "values")
 
 
 def _refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
