@@ -139,14 +139,15 @@ def _others(target: Path, but: Path | None = None) -> list[Path]:
     return [path for path in _listed(target.parent) if path.name.startswith(_prefix(target)) and path != but]
 
 
-def adopt(target: Path, work: Work, layers: Mapping[Digest, int]) -> dict[Digest, int]:
+def adopt(target: Path, work: Work, layers: Mapping[Digest, int], known: Path | None = None) -> dict[Digest, int]:
     """Take over blobs that are on this disk already; return those that are complete, with their sizes.
 
-    They come from other work folders of the target and from the target itself when it holds another artifact. Their
-    bytes are hashed again; the files of others are not changed.
+    They come from other work folders of the target, from the target itself when it holds another artifact, and from a
+    folder of blobs named by their hex digests. Their bytes are hashed again; the files of others are not changed.
     """
     present: dict[Digest, int] = {}
-    for digest, source in _candidates(target, work):
+    beside = [(digest, known / digest.hex) for digest in layers] if known is not None else []
+    for digest, source in (*_candidates(target, work), *beside):
         if (
             digest in layers
             and digest not in present

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from aimodels_core import names
+from aimodels_core.nodes import NodeReport
 
 MAX_WANT_BYTES = 256 * 1024
 MAX_SECONDS = 1e12
@@ -232,6 +233,7 @@ class Snapshot:
         writing: whether this coordinator is the writer of the store, and if not, who is.
         holder: who the writer is.
         publications: running and just ended.
+        nodes: what agents tell of the caches of their nodes.
     """
 
     epoch: str
@@ -239,6 +241,7 @@ class Snapshot:
     writing: bool
     holder: str
     publications: tuple[PublicationState, ...]
+    nodes: tuple[NodeReport, ...] = ()
 
     @property
     def etag(self) -> str:
@@ -253,6 +256,7 @@ class Snapshot:
             "writing": self.writing,
             "holder": self.holder,
             "publications": [p.to_raw() for p in self.publications],
+            "nodes": [node.to_raw() for node in self.nodes],
         }
         return json.dumps(raw, separators=(",", ":")).encode()
 
@@ -265,4 +269,6 @@ class Snapshot:
         """
         raw = json.loads(data)
         publications = tuple(PublicationState.from_raw(p) for p in raw["publications"])
-        return cls(str(raw["epoch"]), int(raw["version"]), bool(raw["writing"]), str(raw["holder"]), publications)
+        nodes = tuple(NodeReport.from_raw(node) for node in raw.get("nodes", ()))
+        writing, holder = bool(raw["writing"]), str(raw["holder"])
+        return cls(str(raw["epoch"]), int(raw["version"]), writing, holder, publications, nodes)

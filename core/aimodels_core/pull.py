@@ -80,13 +80,15 @@ def pull(
     *,
     tuning: Tuning = Tuning(),
     hooks: Hooks = NO_HOOKS,
+    known: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Pulled:
     """Make `target` the folder of the artifact `digest`.
 
     A target that is complete already costs no byte. One that holds another artifact is replaced, its equal files are
-    reused. Any other folder with something in it is refused. When the hook cancels, the ranges in flight end first:
-    abort the transport as well to end them at once.
+    reused, and so are files of the same file system in `known`, named by their hex digests. Any other folder with
+    something in it is refused. When the hook cancels, the ranges in flight end first: abort the transport as well to
+    end them at once.
 
     Raises:
         UsageError: the target is not a folder that may be replaced.
@@ -101,7 +103,7 @@ def pull(
     data = blobs.manifest(digest)
     manifest = checked(data, digest)
     total = sum({layer.digest: layer.size_bytes for layer in manifest.layers}.values())
-    moved = 0 if _is_done(target, digest) else _deliver(blobs, data, manifest, target, tuning, hooks)
+    moved = 0 if _is_done(target, digest) else _deliver(blobs, data, manifest, target, tuning, hooks, known)
     leftovers.clear(target)
     log.info("pulled a model", extra={"digest": str(digest), "size_bytes": total, "transferred_bytes": moved})
     return Pulled(digest, len(manifest.layers), total, moved, total - moved, clock() - began)
@@ -124,12 +126,20 @@ def drop(target: Path) -> bool:
     return there
 
 
-def _deliver(blobs: Blobs, data: bytes, manifest: oci.Manifest, target: Path, tuning: Tuning, hooks: Hooks) -> int:
+def _deliver(
+    blobs: Blobs,
+    data: bytes,
+    manifest: oci.Manifest,
+    target: Path,
+    tuning: Tuning,
+    hooks: Hooks,
+    known: Path | None,
+) -> int:
     """Make the folder in a work folder, then give it its name; return how many bytes were transferred."""
     work = leftovers.open_work(target)
     try:
         with leftovers.beating(work):
-            moved = _fill(blobs, manifest, target, work, tuning, hooks)
+            moved = _fill(blobs, manifest, target, work, tuning, hooks, known)
             _assemble(work, manifest, data)
         _appear(work.tree, target, Digest.of(data))
     except (PermanentError, StoreFull):
@@ -205,12 +215,18 @@ def _replaceable(target: Path) -> None:
 
 
 def _fill(
-    blobs: Blobs, manifest: oci.Manifest, target: Path, work: leftovers.Work, tuning: Tuning, hooks: Hooks
+    blobs: Blobs,
+    manifest: oci.Manifest,
+    target: Path,
+    work: leftovers.Work,
+    tuning: Tuning,
+    hooks: Hooks,
+    known: Path | None,
 ) -> int:
     """Bring every blob into the work folder; return how many bytes were transferred."""
     layers = {layer.digest: layer.size_bytes for layer in manifest.layers}
     with folders.disk_errors(work.root):
-        present = leftovers.adopt(target, work, layers)
+        present = leftovers.adopt(target, work, layers, known)
         if layers.get(_EMPTY) == 0 and _EMPTY not in present:
             folders.write_file(work.blobs / _EMPTY.hex, b"")
         _check_room(work.root, sum(layers.values()) - sum(present.values()))

@@ -81,6 +81,7 @@ _ALL = (
     Binary("coredns", "coredns", "github.com/coredns/coredns"),
     Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
     Binary("local-path-provisioner", "local-path-provisioner", "github.com/rancher/local-path-provisioner"),
+    Binary("csi-sanity", "csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity"),
     Binary("kuberay-operator", "kuberay", "github.com/ray-project/kuberay/ray-operator", data="config/crd/bases"),
 )
 
@@ -88,7 +89,7 @@ BINARIES = {binary.name: binary for binary in _ALL}
 
 GROUPS = {
     "servers": ("registry", "versitygw"),
-    "cluster": tuple(binary.name for binary in _ALL if binary.name not in {"kuberay-operator"}),
+    "cluster": tuple(binary.name for binary in _ALL if binary.name not in {"csi-sanity", "kuberay-operator"}),
     "kuberay": ("kuberay-operator",),
 }
 """Names for several programs at once."""
