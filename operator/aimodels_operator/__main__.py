@@ -71,6 +71,7 @@ class Operator:
         self._shared = self._of_claims(settings)
         self._delivering = self._to_pods(settings)
         self._informer: Informer | None = None
+        self._registered = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> int:
         """Serve health, wait for the lease, work until something ends; returns the exit code."""
@@ -185,7 +186,7 @@ class Operator:
             await self._household.settled.wait()
             if self._dataplane is not None:
                 group.create_task(self._dataplane.run())
-            group.create_task(webhooks.keep(self._settings, self._kube, self._admit, self._authority))
+            group.create_task(webhooks.keep(self._settings, self._kube, self._admit, self._authority, self._registered))
             await self._wait_for_definitions()
             kinds = MODEL_KINDS if self._delivering is None else (*MODEL_KINDS, PODS)
             self._informer = Informer(kinds, self._settings.kubeconfig, self._see, asyncio.get_running_loop())
@@ -227,6 +228,7 @@ class Operator:
             "home_trouble": len(self._household.troubles),
             "publications_throttled": meters.throttled(self._client.states.values()),
             "leader": float(self._leader.leads),
+            "webhooks_registered": float(self._registered.is_set()),
             "ray_answers": float(self._dataplane is not None and self._dataplane.answers),
             "coordinator_answers": float(self._client.link.silent_since is None and bool(self._client.link.epoch)),
         }

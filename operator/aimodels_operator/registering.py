@@ -39,6 +39,7 @@ class Registering:
         home: our namespace.
         authority: PEM of the present authority of our servers; empty while there is none.
         answers: whether the webhooks answer, to somebody who trusts only these authorities.
+        registered: is set when the API server knows of them.
         clock: monotonic seconds.
     """
 
@@ -50,6 +51,7 @@ class Registering:
         authority: Callable[[], str],
         answers: Answers,
         *,
+        registered: asyncio.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
@@ -57,11 +59,11 @@ class Registering:
         self._home = home
         self._authority = authority
         self._answers = answers
+        self._registered = registered
         self._clock = clock
         self._present = ""
         self._since = 0.0
         self._said = ""
-        self.registered = asyncio.Event()
 
     async def run(self) -> None:
         """Work until cancelled.
@@ -72,7 +74,7 @@ class Registering:
         failures, looked_at, looked_for = 0, float("-inf"), ""
         while True:
             authority = self._authority()
-            due = self._clock() - looked_at >= CHECK_SECONDS or not self.registered.is_set()
+            due = self._clock() - looked_at >= CHECK_SECONDS or not self._registered.is_set()
             if authority and (due or authority != looked_for):
                 try:
                     await self.look(authority)
@@ -108,7 +110,7 @@ class Registering:
             await self._kube.call("patch", _GROUP, _RESOURCE, name=name, body=body)
             log.info("webhooks registered", extra={"authorities": bundle.count("BEGIN CERTIFICATE")})
         self._said = ""
-        self.registered.set()
+        self._registered.set()
 
     async def _trouble(self, authority: str) -> str:
         """Say why the webhooks are not registered for the first time yet; empty when they may be."""

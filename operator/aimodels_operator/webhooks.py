@@ -13,7 +13,11 @@ _PROBE = "/mutate"
 
 
 async def keep(
-    settings: Settings, kube: Kube, admit: Callable[[], Awaitable[None]], authority: Callable[[], str]
+    settings: Settings,
+    kube: Kube,
+    admit: Callable[[], Awaitable[None]],
+    authority: Callable[[], str],
+    registered: asyncio.Event,
 ) -> None:
     """Work until cancelled; nothing to do without a URL of the webhooks.
 
@@ -22,6 +26,7 @@ async def keep(
         kube: the API server.
         admit: waits for the rate limit and passes the fence; raises LeadershipLost.
         authority: PEM of the authority of our servers; empty while there is none.
+        registered: is set when the API server knows of them.
 
     Raises:
         LeadershipLost.
@@ -29,11 +34,11 @@ async def keep(
     if not settings.webhook_url:
         return
     answers = registering.over_https(settings.webhook_url.rstrip("/") + _PROBE)
-    registers = Registering(kube, admit, settings.namespace, authority, answers)
+    registers = Registering(kube, admit, settings.namespace, authority, answers, registered=registered)
     readmits = Readmitting(
         kube,
         admit,
-        registers.registered,
+        registered,
         shared=settings.delivery_type == SHARED_PVC,
         left_out=registration.left_out(settings.namespace),
     )

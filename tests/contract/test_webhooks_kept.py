@@ -83,7 +83,8 @@ def authorities(server: ApiServer) -> list[str]:
 @pytest.mark.asyncio
 async def test_webhooks_are_registered_when_they_answer(server: Admitting, kube: Kube) -> None:
     webhooks = Webhooks()
-    registering = Registering(kube, free, HOME, lambda: NEW, webhooks)
+    registered = asyncio.Event()
+    registering = Registering(kube, free, HOME, lambda: NEW, webhooks, registered=registered)
     webhooks.up = False
     await registering.look(NEW)
     assert authorities(server) == []
@@ -91,19 +92,19 @@ async def test_webhooks_are_registered_when_they_answer(server: Admitting, kube:
     server.change("deployments", HOME, registration.SERVICE, {"status": {"updatedReplicas": 1}})
     await registering.look(NEW)
     assert authorities(server) == []
-    assert not registering.registered.is_set()
+    assert not registered.is_set()
     server.change("deployments", HOME, registration.SERVICE, {"status": {"updatedReplicas": 2}})
     await registering.look(NEW)
 
     assert authorities(server) == [NEW] * 3
-    assert registering.registered.is_set()
+    assert registered.is_set()
     assert webhooks.asked == [NEW, NEW]
 
 
 @pytest.mark.asyncio
 async def test_a_new_authority_joins_the_former_one_which_goes_later(server: Admitting, kube: Kube) -> None:
     now, webhooks = [0.0], Webhooks()
-    registering = Registering(kube, free, HOME, lambda: NEW, webhooks, clock=lambda: now[0])
+    registering = Registering(kube, free, HOME, lambda: NEW, webhooks, registered=asyncio.Event(), clock=lambda: now[0])
     await registering.look(OLD)
     webhooks.up = False
     await registering.look(NEW)
@@ -118,7 +119,7 @@ async def test_a_new_authority_joins_the_former_one_which_goes_later(server: Adm
 
 @pytest.mark.asyncio
 async def test_what_somebody_changes_is_put_right_and_what_is_right_is_left(server: Admitting, kube: Kube) -> None:
-    registering = Registering(kube, free, HOME, lambda: NEW, Webhooks())
+    registering = Registering(kube, free, HOME, lambda: NEW, Webhooks(), registered=asyncio.Event())
     await registering.look(NEW)
     version = server.objects[CONFIGURATIONS, "", registration.CONFIGURATION]["metadata"]["resourceVersion"]
     await registering.look(NEW)
@@ -136,7 +137,7 @@ async def test_what_somebody_changes_is_put_right_and_what_is_right_is_left(serv
 async def test_what_stands_for_an_uninstall_stays_empty(server: Admitting, kube: Kube) -> None:
     hook = {"name": registration.CONFIGURATION, "annotations": {"helm.sh/hook": "pre-delete"}}
     server.put(CONFIGURATIONS, {"metadata": hook})
-    await Registering(kube, free, HOME, lambda: NEW, Webhooks()).look(NEW)
+    await Registering(kube, free, HOME, lambda: NEW, Webhooks(), registered=asyncio.Event()).look(NEW)
 
     assert authorities(server) == []
 
