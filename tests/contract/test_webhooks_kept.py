@@ -2,8 +2,12 @@
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
+import datetime
+import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +15,21 @@ from kubernetes import client
 
 from aimodels_core import names
 from aimodels_operator import registration, stamping
+from aimodels_operator import webhooks as looked_after
+from aimodels_operator.certificates import make_authority
 from aimodels_operator.kube import Kube
 from aimodels_operator.readmitting import Readmitting
-from aimodels_operator.registering import KEEP_SECONDS, Registering
+from aimodels_operator.registering import KEEP_SECONDS, Registering, over_https
+from aimodels_operator.settings import Settings
 from aimodels_operator.stamping import Request
 from tests.support.apiserver import ApiServer, Object
+from tests.support.issuing import issuing
+from tests.support.processes import HOST
 from tests.support.scripted import serve
 
 HOME = "d8-ai-models"
 CONFIGURATIONS = "mutatingwebhookconfigurations"
+NOW = datetime.datetime.now(datetime.UTC)
 OLD, NEW = (f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n" for text in ("b2xk", "bmV3"))
 MODEL = names.ANNOTATION_MODEL
 
@@ -29,13 +39,17 @@ class Admitting(ApiServer):
     """An API server that asks our webhook about changes, when it knows of it."""
 
     asks: bool = False
+    stamped: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def put(self, resource: str, content: Mapping[str, Any]) -> Object:
         """Keep what the webhook makes of an object."""
         if self.asks and "template" in content.get("spec", {}):
             asked = Request("UPDATE", content["metadata"]["namespace"], content, content)
             content = stamping.decide(asked, shared=False).made
-        return ApiServer.put(self, resource, content)
+        kept = ApiServer.put(self, resource, content)
+        if self.asks and stamping.is_stamped(kept):
+            self.stamped.set()
+        return kept
 
 
 @pytest.fixture
@@ -140,6 +154,27 @@ async def test_what_stands_for_an_uninstall_stays_empty(server: Admitting, kube:
     await Registering(kube, free, HOME, lambda: NEW, Webhooks(), registered=asyncio.Event()).look(NEW)
 
     assert authorities(server) == []
+
+
+@pytest.mark.asyncio
+async def test_the_leader_does_all_of_it_by_itself(server: Admitting, kube: Kube, tmp_path: Path) -> None:
+    server.put("deployments", deployment("web", {MODEL: "m"}))
+    server.asks = True
+    with issuing(tmp_path, delivery="NodeCache") as webhook:
+        url = f"https://{HOST}:{webhook.server.port}"
+        settings = Settings("https://c:1", "pod-0", delivery_type="NodeCache", webhook_url=url)
+        authority = webhook.certificates.ca.read_text()
+        assert not await over_https(f"{settings.webhook_url}/mutate")(make_authority("x", NOW).certificate)
+        registered = asyncio.Event()
+        work = asyncio.create_task(looked_after.keep(settings, kube, free, lambda: authority, registered))
+        async with asyncio.timeout(20):
+            await registered.wait()
+            assert await asyncio.to_thread(server.stamped.wait, 20)
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+
+    assert authorities(server) == [authority] * 3
 
 
 def deployment(name: str, notes: Mapping[str, str], namespace: str = "demo") -> Object:
