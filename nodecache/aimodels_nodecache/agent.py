@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -20,10 +20,10 @@ from typing import TypeVar
 from aimodels_core.digest import Digest
 from aimodels_core.errors import AiModelsError, Cancelled, StoreFull
 from aimodels_core.nodes import Held, NodeReport, NodeWant, Warming
-from aimodels_nodecache import agenda, audit
+from aimodels_nodecache import agenda, agent_settings, audit
 from aimodels_nodecache.agenda import Agenda, Need, Room, Seen
 from aimodels_nodecache.cache import Cache, Kept
-from aimodels_nodecache.fetching import Progress, Source
+from aimodels_nodecache.fetching import Fetcher, Progress, Source
 from aimodels_nodecache.podrecords import PodRecords
 
 T = TypeVar("T")
@@ -275,6 +275,19 @@ class Agent:
 
     async def _blocking(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def from_environment(env: Mapping[str, str]) -> Agent:
+    """Make the agent that an environment describes.
+
+    Raises:
+        UsageError: a setting is unknown, missing or wrong.
+    """
+    settings = agent_settings.from_env(env)
+    root = Path(settings.cache_dir)
+    cache = Cache(root)
+    source = Fetcher(settings.access, cache)
+    return Agent(settings.node, root, source, cache, audit_bytes_per_second=settings.audit_bytes_per_second)
 
 
 def _lock(root: Path, held: contextlib.ExitStack) -> str:

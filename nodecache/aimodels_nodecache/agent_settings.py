@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from aimodels_core import names
 from aimodels_core.dmcr import Place
 from aimodels_core.errors import UsageError
 from aimodels_nodecache.fetching import Access
@@ -28,7 +27,7 @@ class AgentSettings:
     """
 
     node: str
-    cache_dir: str = names.CACHE_ROOT
+    cache_dir: str = "/var/lib/ai-models/node-cache"
     registry_url: str = ""
     token_file: str = ""
     redirect_url: str = ""

@@ -13,12 +13,14 @@ from collections.abc import Callable
 
 from aimodels_core.errors import AiModelsError, UsageError, WriterBusy
 from aimodels_core.messages import PublicationState, Snapshot, Stage, Want
+from aimodels_core.nodes import NodeWant
 from aimodels_jobs import figures
 from aimodels_jobs.admission import Admission
 from aimodels_jobs.collection import Collected
 from aimodels_jobs.governor import RateGate
 from aimodels_jobs.job import Job, Sources, Surroundings
 from aimodels_jobs.movers import Movers
+from aimodels_jobs.nodes import Agents, Nodes
 from aimodels_jobs.objects import refuse_unsafe
 from aimodels_jobs.retry import Retry
 from aimodels_jobs.threads import Pause
@@ -83,10 +85,18 @@ class Coordinator:
         self._changed = asyncio.Condition()
         self._holder = ""
         self._ticker: asyncio.Task[None] | None = None
+        self._nodes: Nodes | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    def serve_nodes(self, agents: Agents) -> None:
+        """Look after caches of nodes too, from `start` on."""
+        self._nodes = Nodes(agents, self._bump)
 
     async def start(self) -> None:
         """Begin to show progress; wants wait for `own`."""
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        if self._nodes is not None:
+            self._asking = asyncio.get_running_loop().create_task(self._nodes.run())
 
     async def own(self, *, budget_seconds: float) -> None:
         """Become the writer of the store, waiting for another one within the budget.
@@ -127,9 +137,9 @@ class Coordinator:
     async def close(self) -> None:
         """Stop everything cleanly: checkpoints stay, the right to write is given back."""
         self._pause.end()
-        if self._ticker:
-            self._ticker.cancel()
-            await asyncio.gather(self._ticker, return_exceptions=True)
+        for task in filter(None, (self._ticker, self._asking)):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         await asyncio.gather(*(job.stop() for job in self._jobs.values()))
         await self._admission.close()
         await self._movers.close()
@@ -156,6 +166,16 @@ class Coordinator:
         self._jobs[want.uid] = job
         await self._bump()
         return job.state
+
+    def put_node(self, want: NodeWant) -> None:
+        """Take in what the cache of a node should hold.
+
+        Raises:
+            UsageError: nodes have no caches here.
+        """
+        if self._nodes is None:
+            raise UsageError("nodes: this coordinator serves none", code="NoNodes")
+        self._nodes.put(want)
 
     async def delete(self, uid: str, *, scope: str) -> None:
         """Stop a publication within a second and remove its tag and manifest; what is gone already is not an error.
@@ -196,7 +216,8 @@ class Coordinator:
     def snapshot(self) -> Snapshot:
         """Say everything that is known."""
         states = tuple(job.state for job in self._jobs.values())
-        return Snapshot(self._epoch, self._version, self._writing.is_set(), self._holder, states)
+        nodes = self._nodes.reports if self._nodes is not None else ()
+        return Snapshot(self._epoch, self._version, self._writing.is_set(), self._holder, states, nodes)
 
     def metrics(self) -> str:
         """Render counters and gauges in Prometheus' text format."""

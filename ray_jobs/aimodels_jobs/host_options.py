@@ -39,6 +39,7 @@ class HostSettings:
         movers: how many; 0 for one per node.
         nodes: how many nodes of the cluster are waited for, a minute at most, before movers start.
         connections: to each payload host, for all movers together; 0 for 16 per mover.
+        agents: nodes of the cluster may have caches, whose agents are told and asked.
         inline: one mover in the coordinator's own process instead of Ray's.
         capacity_limit: most bytes that the store may hold; 0 for no limit.
         log_level: Debug, Info, Warn or Error.
@@ -64,6 +65,7 @@ class HostSettings:
     movers: int = 0
     nodes: int = 0
     connections: int = 0
+    agents: bool = False
     inline: bool = False
     capacity_limit: int = 0
     log_level: str = "Info"
@@ -146,6 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--movers", type=int, default=0, metavar="N", help="0: one per node")
     add("--nodes", type=int, default=0, metavar="N", help="wait a minute at most for that many before movers start")
     add("--connections", type=int, default=0, metavar="N", help="to each payload host, in all; 0: 16 per mover")
+    add("--agents", action="store_true", help="tell and ask the agents of nodes that have caches")
     add("--inline", action="store_true", help="one mover in the coordinator's own process")
     add("--capacity-limit", type=int, default=0, metavar="BYTES", help="most that the store may hold; 0: no limit")
     add("--log-level", default="Info", choices=("Debug", "Info", "Warn", "Error"))

@@ -18,6 +18,7 @@ from aimodels_jobs.governor import Connections, RateGate
 from aimodels_jobs.host_options import HostSettings
 from aimodels_jobs.layout import Store
 from aimodels_jobs.movers import Movers
+from aimodels_jobs.nodes import Agents
 from aimodels_jobs.objects import Objects
 from aimodels_jobs.retry import Retry
 from aimodels_jobs.s3 import S3
@@ -119,6 +120,15 @@ def _executor(settings: HostSettings) -> Callable[[int], Awaitable[Executor]]:
     return choose
 
 
+def _agents(settings: HostSettings) -> Agents | None:
+    if not settings.agents:
+        return None
+    from aimodels_jobs.fleet.agents import RayAgents
+    from aimodels_jobs.fleet.cluster import Ray
+
+    return RayAgents(Ray(""))
+
+
 def open_coordinator(
     settings: HostSettings, hub: Callable[[], HubSettings], *, retry: Retry | None = None
 ) -> tuple[Coordinator, Threads]:
@@ -148,4 +158,7 @@ def open_coordinator(
     connections = Connections.of(settings.connections, movers=max(4, settings.movers))
     movers = Movers(_executor(settings), connections)
     gate, retry = RateGate(), retry or Retry()
-    return Coordinator(workshop, writer, _Sources(hub), movers, gate, retry=retry, pause=pause), threads
+    made = Coordinator(workshop, writer, _Sources(hub), movers, gate, retry=retry, pause=pause)
+    if agents := _agents(settings):
+        made.serve_nodes(agents)
+    return made, threads

@@ -46,6 +46,7 @@ def _number(wanted: str, least: int, most: int) -> Setting:
 _NAME_PATTERN = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"
 _SECRET = _text("the name of a Secret in d8-system", _NAME_PATTERN, 253)
 _CLASS = _text("the name of a StorageClass", _NAME_PATTERN, 253)
+_PRIORITY = _text("the name of a PriorityClass", _NAME_PATTERN, 253)
 _ENDPOINT = _text("https://<host>, without a path", r"^(https?://[^/@?#\s]+/?)?$", 2048)
 _SWITCH = Setting("true or false", {"type": "boolean"})
 _QUANTITY = Setting(
@@ -68,6 +69,7 @@ _TOLERATIONS = Setting("a list of tolerations", {"type": "array", "items": {"typ
 
 SERVED: Mapping[str, Setting] = {
     "logLevel": _one_of("Debug", "Info", "Warn", "Error"),
+    "priorityClassName": _PRIORITY,
     "artifacts.bucket": _text("the name of a bucket", "^([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])?$"),
     "artifacts.endpoint": _ENDPOINT,
     "artifacts.region": _text("a region such as us-east-1", "^[A-Za-z0-9-]{1,64}$"),
@@ -86,10 +88,12 @@ SERVED: Mapping[str, Setting] = {
     "ray.head.resources": _RESOURCES,
     "ray.head.nodeSelector": _SELECTOR,
     "ray.head.tolerations": _TOLERATIONS,
+    "ray.head.priorityClassName": _PRIORITY,
     "ray.workers.replicas": _number("a number from 1 to 1000", 1, 1000),
     "ray.workers.resources": _RESOURCES,
     "ray.workers.nodeSelector": _SELECTOR,
     "ray.workers.tolerations": _TOLERATIONS,
+    "ray.workers.priorityClassName": _PRIORITY,
     "delivery.enabled": _SWITCH,
     "delivery.type": _one_of("NodeCache", "SharedPVC"),
     "delivery.maxGateWait": _text(

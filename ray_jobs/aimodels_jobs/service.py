@@ -2,6 +2,7 @@
 
     PUT    /v1/models/{uid}           a want; 409 when its generation is older than the known one
     DELETE /v1/models/{uid}?scope=…   stop, remove tag and manifest; 204
+    PUT    /v1/nodes/{name}           what the cache of a node should hold; 204
     GET    /v1/state                  snapshot; ETag, If-None-Match, ?wait=seconds
     POST   /v1/collect                {"now": bool}; what was freed
     GET    /healthz                   no token
@@ -22,8 +23,10 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from aimodels_core import nodes
 from aimodels_core.errors import AiModelsError, UsageError
 from aimodels_core.messages import MAX_WANT_BYTES, Snapshot, Want
+from aimodels_core.nodes import NodeWant
 from aimodels_jobs.coordinator import Coordinator
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,7 @@ log = logging.getLogger(__name__)
 MAX_WAIT_SECONDS = 60.0
 _UID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}")
 _SCOPE = re.compile(r"[a-z0-9][a-z0-9/-]{0,127}")
+_NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _OPEN = frozenset({"/healthz", "/metrics"})
 
 
@@ -46,10 +50,11 @@ def application(coordinator: Coordinator, token: str | Callable[[], str]) -> web
     """
     if not token:
         raise UsageError("service: want a token, got none")
-    app = web.Application(middlewares=[_guard(token), _errors], client_max_size=MAX_WANT_BYTES)
+    app = web.Application(middlewares=[_guard(token), _errors], client_max_size=max(MAX_WANT_BYTES, nodes.MAX_BYTES))
     api = _Api(coordinator)
     app.router.add_put("/v1/models/{uid}", api.put)
     app.router.add_delete("/v1/models/{uid}", api.delete)
+    app.router.add_put("/v1/nodes/{name}", api.put_node)
     app.router.add_get("/v1/state", api.state)
     app.router.add_post("/v1/collect", api.collect)
     app.router.add_get("/healthz", api.health)
@@ -102,6 +107,13 @@ class _Api:
         want = Want.from_json(_uid(request), await request.read())
         state = await self._coordinator.put(want)
         return web.json_response(state.to_raw(), status=202)
+
+    async def put_node(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if not _NODE.fullmatch(name):
+            raise UsageError("node: want its name in Kubernetes")
+        self._coordinator.put_node(NodeWant.from_json(name, await request.read()))
+        return web.Response(status=204)
 
     async def delete(self, request: web.Request) -> web.Response:
         scope = request.query.get("scope", "")
