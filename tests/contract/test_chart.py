@@ -298,7 +298,7 @@ def test_defaults_are_in_the_schema() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
-    assert set(values) == set(schema["properties"]) - {"global"}
+    assert set(values) == set(schema["properties"]) - {"global", "aiModels"}
     for name, section in values.items():
         if isinstance(section, dict):
             assert set(section) == set(schema["properties"][name]["properties"]), name

@@ -26,7 +26,8 @@ def rendered(text: str, folder: Path) -> list[dict[str, Any]]:
     file = folder / "values.yaml"
     file.write_text(text)
     images = [f"--set={name}={value}" for name, value in IMAGES.items()]
-    done = helm("template", "ai-models", str(CHART), "--kube-version=1.36.3", f"--values={file}", *images)
+    words = ("--namespace=d8-ai-models", "--kube-version=1.36.3", f"--values={file}")
+    done = helm("template", "ai-models", str(CHART), *words, *images)
     assert done.returncode == 0, done.stderr
     return [found for found in yaml.safe_load_all(done.stdout) if found]
 

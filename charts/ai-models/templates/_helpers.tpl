@@ -1,3 +1,27 @@
+{{- /* Deckhouse gives settings below aiModels and images by digest. Every template begins with this: afterwards both are where
+Helm alone would have them, whoever installs. Nothing is rendered here. */}}
+{{- define "ai-models.settings" -}}
+{{- if .Values.aiModels }}
+{{- include "ai-models.put" (list .Values (omit .Values.aiModels "internal" "registry")) }}
+{{- $base := printf "%s/%s" (dig "registry" "base" "" .Values.aiModels | trimSuffix "/") .Chart.Name }}
+{{- range $name, $digest := dig "modulesImages" "digests" "aiModels" dict (default dict .Values.global) }}
+{{- $_ := set $.Values.images $name (printf "%s@%s" $base $digest) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Values of the second mapping into the first, false and empty ones too, which sprig's merge would leave out. */}}
+{{- define "ai-models.put" -}}
+{{- $into := index . 0 }}
+{{- range $name, $value := index . 1 }}
+{{- if and (kindIs "map" $value) (kindIs "map" (get $into $name)) }}
+{{- include "ai-models.put" (list (get $into $name) $value) }}
+{{- else }}
+{{- $_ := set $into $name $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "ai-models.labels" -}}
 heritage: deckhouse
 module: ai-models
@@ -11,6 +35,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $name := index . 1 -}}
 image: {{ required (printf "images.%s: want an image, got nothing" $name) (index $root.Values.images $name) | quote }}
 imagePullPolicy: {{ $root.Values.images.pullPolicy }}
+{{- end }}
+
+{{- /* How Pods are pulled and how important they are: (list . <priority class>). */}}
+{{- define "ai-models.admitted" -}}
+{{- with index . 1 }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with (index . 0).Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* With ai-models.confined: what PodSecurity asks for at its level "restricted", and a root file system that is not written. */}}

@@ -75,6 +75,7 @@ spec:
   serviceAccountName: ai-models-ray
   automountServiceAccountToken: false
   enableServiceLinks: false
+  {{- include "ai-models.admitted" (list . .Values.ray.head.priorityClassName) | nindent 2 }}
   terminationGracePeriodSeconds: 30
   {{- with .Values.ray.head.nodeSelector }}
   nodeSelector: {{- toYaml . | nindent 4 }}
@@ -144,6 +145,7 @@ spec:
   serviceAccountName: ai-models-ray
   automountServiceAccountToken: false
   enableServiceLinks: false
+  {{- include "ai-models.admitted" (list . .Values.ray.workers.priorityClassName) | nindent 2 }}
   terminationGracePeriodSeconds: 30
   topologySpreadConstraints: {{- include "ai-models.spread" "ai-models-ray-worker" | nindent 4 }}
   {{- with .Values.ray.workers.nodeSelector }}
