@@ -23,6 +23,7 @@ MAX_SECRET_NAME_CHARS = 253
 MAX_MESSAGE_CHARS = 4096
 """Of a condition; what is longer is cut, so that a status stays small (O-82)."""
 MAX_RETRY_CHARS = 128
+MAX_PREWARM_CHARS = 1100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -256,6 +257,7 @@ class ModelObject:
         deleting: whether it has a deletion timestamp.
         finalizers: in order.
         retry: value of the retry annotation, cut to a bounded length.
+        prewarm: value of the prewarm annotation, cut to a bounded length.
         source: what the spec names, or why it cannot be told.
         status: as it is, not interpreted.
         created_at: Unix seconds; 0 when it cannot be told.
@@ -270,6 +272,7 @@ class ModelObject:
     deleting: bool
     finalizers: tuple[str, ...]
     retry: str
+    prewarm: str
     source: ModelSource | UsageError
     status: Mapping[str, Any]
     created_at: float = 0.0
@@ -297,6 +300,7 @@ class ModelObject:
             deleting="deletionTimestamp" in meta,
             finalizers=tuple(meta.get("finalizers") or ()),
             retry=str(annotations.get(names.ANNOTATION_RETRY, ""))[:MAX_RETRY_CHARS],
+            prewarm=str(annotations.get(names.ANNOTATION_PREWARM, ""))[:MAX_PREWARM_CHARS],
             source=source,
             status=_mapping(raw.get("status")),
             created_at=_unix_seconds(meta.get("creationTimestamp")),

@@ -39,6 +39,8 @@ ANNOTATION_RESOLVED_DIGEST = f"{GROUP}/resolved-digest-"
 VARIABLE_DIGEST = "AI_MODELS_DIGEST_"
 VOLUME_PREFIX = "ai-models-"
 NODE_NAMESPACE = "d8-ai-models-node"
+NODE_SECRET = "ai-models-node"  # noqa: S105 - the name of one
+"""Secret in that namespace: what agents need to join Ray and to trust our servers."""
 RAY_NODE_LABEL = "ai-models/node"
 
 # On shared claims, and what fills them (design 6, "SharedPVC").

@@ -29,12 +29,14 @@ from aimodels_operator.kube import Kube
 from aimodels_operator.kube_pods import PodCalls
 from aimodels_operator.leader import Leader, Place
 from aimodels_operator.meters import Meters
+from aimodels_operator.nodehome import NodeHome
 from aimodels_operator.reconcile import Reconciler
 from aimodels_operator.settings import NODE_CACHE, SHARED_PVC, Settings, coordinator_arguments, from_env, sources_of
 from aimodels_operator.sharedpvc_look import Key
 from aimodels_operator.sharedpvc_loop import SharedClaims
 from aimodels_operator.sharedpvc_start import shared_claims
 from aimodels_operator.surroundings import Around
+from aimodels_operator.warmers import Warmers
 from aimodels_operator.writes import Urgency
 
 log = logging.getLogger("aimodels_operator")
@@ -136,9 +138,18 @@ class Operator:
         if not settings.delivery_type:
             return None
         options = delivery.Options(self._shared is not None, settings.max_gate_wait, settings.node_cache_size)
-        # Nodes do not tell yet what they hold, so nobody waits for that.
-        around = Around(self._reconciler.known.__contains__, dict, self._shared, _claim_name)
+        around = Around(self._reconciler.known.__contains__, lambda: self._client.nodes, self._shared, _claim_name)
         return Delivering(PodCalls(self._kube), self._reconciler.admit, self._meters, options, around)
+
+    def _warmers(self, delivering: Delivering) -> Warmers:
+        """What tells agents of nodes what to hold, and shows what they do."""
+        held = self._settings.node_cache_size
+        admit = self._reconciler.admit
+        return Warmers(delivering, self._client, self._kube, admit, lambda: self._client.nodes, cache_bytes=held)
+
+    def _of_nodes(self) -> dict[str, str]:
+        """What agents need to join Ray, and whom they trust."""
+        return {"auth_token": self._household.text(HomeSecret.RAY, "auth_token"), "ca.crt": self._authorities()}
 
     def _see(self, kind: Kind, raw: dict[str, Any], gone: bool) -> None:  # noqa: FBT001 - the informer's call-back
         """Pass on what the informer saw."""
@@ -195,6 +206,9 @@ class Operator:
             group.create_task(self._reconciler.run(self._client))
             if self._delivering is not None:
                 group.create_task(self._delivering.run())
+                if self._shared is None:
+                    group.create_task(self._warmers(self._delivering).run())
+                    group.create_task(NodeHome(self._kube, self._leader.check, self._of_nodes).keep())
             if self._shared is not None:
                 group.create_task(self._shared.run())
             known, check = self._reconciler.known, self._leader.check

@@ -17,6 +17,7 @@ import aiohttp
 
 from aimodels_core.errors import CoordinatorUnavailable, UsageError
 from aimodels_core.messages import PublicationState, Snapshot, Want
+from aimodels_core.nodes import NodeReport, NodeWant
 from aimodels_operator.model import Link
 from aimodels_operator.pacing import back_off
 
@@ -74,6 +75,7 @@ class CoordinatorClient:
         self._words = ""
         self._blame = ""
         self.states: dict[str, PublicationState] = {}
+        self.nodes: dict[str, NodeReport] | None = None
         self.link = Link()
 
     def silent_seconds(self) -> float | None:
@@ -100,6 +102,20 @@ class CoordinatorClient:
             UsageError: it was refused.
         """
         await self._call("PUT", f"/v1/models/{want.uid}", data=want.to_json())
+
+    @property
+    def epoch(self) -> str:
+        """Of the coordinator that answers; empty while none does."""
+        return self.link.epoch if self.link.silent_since is None else ""
+
+    async def put_node(self, want: NodeWant) -> None:
+        """Send what the cache of a node should hold.
+
+        Raises:
+            CoordinatorUnavailable: it may be sent again.
+            UsageError: it was refused.
+        """
+        await self._call("PUT", f"/v1/nodes/{urllib.parse.quote(want.node, safe='')}", data=want.to_json())
 
     async def remove(self, uid: str, scope: str) -> None:
         """Have a model removed from the store; what is gone already is not an error.
@@ -155,6 +171,7 @@ class CoordinatorClient:
 
     def _take(self, snapshot: Snapshot) -> None:
         before, self.states = self.states, {state.uid: state for state in snapshot.publications}
+        self.nodes = {report.node: report for report in snapshot.nodes}
         self._etag = snapshot.etag
         self._take_link(Link(snapshot.epoch, holder="" if snapshot.writing else snapshot.holder or "another process"))
         different = [uid for uid, state in self.states.items() if before.get(uid) != state]

@@ -21,6 +21,7 @@ from aimodels_operator.kube_pods import PodCalls
 from aimodels_operator.meters import Meters
 from aimodels_operator.owners import Owners
 from aimodels_operator.pacing import back_off
+from aimodels_operator.placement import Node
 from aimodels_operator.pods import Delivered, Named, Pod
 from aimodels_operator.saying import Saying
 from aimodels_operator.sharedpvc_values import Blocked, Need
@@ -115,6 +116,18 @@ class Delivering:
         waiting = [memory.pod for memory in self._known.values() if memory.pod.waits and not memory.gone]
         found = ((pod, (self._models.known(named) for named in _names(pod))) for pod in waiting)
         return tuple((pod, tuple(one for one in models if one is not None and one.digest)) for pod, models in found)
+
+    def ahead(self) -> tuple[Delivered, ...]:
+        """Ready models that nodes should have ahead of time."""
+        return tuple(model for model in self._models.all() if model.digest and model.prewarm)
+
+    async def labelled(self) -> tuple[Node, ...]:
+        """Nodes that carry our label, as they were a moment ago.
+
+        Raises:
+            ClusterUnavailable.
+        """
+        return await self._nodes.all()
 
     async def run(self) -> None:
         """Work until cancelled.

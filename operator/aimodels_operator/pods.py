@@ -56,6 +56,7 @@ class Delivered:
         ready_at: Unix seconds since when it is Ready.
         trouble: why it is not Ready, for people.
         version: resource version of the object.
+        prewarm: which nodes should have it ahead of time; empty for none.
     """
 
     uid: str
@@ -66,6 +67,7 @@ class Delivered:
     ready_at: float
     trouble: str
     version: str
+    prewarm: str = ""
 
     @classmethod
     def of(cls, model: ModelObject) -> Self:
@@ -83,6 +85,7 @@ class Delivered:
             ready_at=unix_seconds(ready.transitioned_at) if ready is not None else 0.0,
             trouble="" if digest else _trouble(model),
             version=model.resource_version,
+            prewarm=model.prewarm,
         )
 
 

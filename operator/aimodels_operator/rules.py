@@ -57,9 +57,21 @@ DELIVERY = (
 )
 """Of the operator, in the whole cluster, when models are delivered; a policy limits what its patches may change."""
 
+NODE_CACHE = (
+    Rule(names.GROUP, ("nodemodelcaches",), ("list", "create", "delete")),
+    Rule(names.GROUP, ("nodemodelcaches/status",), ("patch",)),
+)
+"""Of the operator, in the whole cluster, when models come from caches of nodes."""
+
+AT_NODES = (
+    Rule("", ("secrets",), ("create",)),
+    Rule("", ("secrets",), ("update",), (names.NODE_SECRET,)),
+)
+"""Of the operator, in the namespace of what runs on nodes."""
+
 
 def allowed(group: str, resource: str, verb: str, name: str = "") -> bool:
     """Whether a rule covers a call; the client makes no other."""
-    rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK, *SHARED_PVC, *DELIVERY)
+    rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK, *SHARED_PVC, *DELIVERY, *NODE_CACHE, *AT_NODES)
     found = [rule for rule in rules if rule.group == group and resource in rule.resources and verb in rule.verbs]
     return any(not rule.names or name in rule.names for rule in found)

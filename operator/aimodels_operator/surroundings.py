@@ -91,6 +91,10 @@ class Models:
         found = self._found.get(named)
         return found if found is not None and self._lives(found.uid) else None
 
+    def all(self) -> tuple[Delivered, ...]:
+        """All that were seen and are there."""
+        return tuple(found for found in self._found.values() if self._lives(found.uid))
+
     async def of(self, named: Named) -> Delivered | None:
         """Find a Model; None when it is not there.
 

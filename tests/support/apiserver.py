@@ -1,4 +1,4 @@
-"""An API server that keeps objects, as far as our calls need one: lists by label, creations, patches, deletions.
+"""An API server that keeps objects, as far as our calls need one: lists by label, creations, replacements, patches, deletions.
 
 Source: Kubernetes API conventions: "Verbs on Resources", "Concurrency Control and Consistency"; RFC 7396; for strategic
 merge patches "Update API Objects in Place Using kubectl patch": of those only entries that are deleted by their names.
@@ -73,6 +73,10 @@ class ApiServer:
             return _status(404, "not found")
         if call.method == "DELETE":
             return self._delete(resource, found, body.get("preconditions") or {})
+        if call.method == "PUT":
+            if body["metadata"].get("resourceVersion") not in (None, found["metadata"]["resourceVersion"]):
+                return _status(409, "the object has been modified")
+            return _reply(200, self.put(resource, {**body, "metadata": {**found["metadata"], **body["metadata"]}}))
         if call.method == "PATCH":
             wanted = body.get("metadata", {}).get("resourceVersion")
             if wanted not in (None, found["metadata"]["resourceVersion"]):
