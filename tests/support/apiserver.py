@@ -1,4 +1,4 @@
-"""An API server that keeps objects, as far as our calls need one: lists by label, creations, replacements, patches, deletions.
+"""An API server that keeps objects, as far as our calls need one: lists by label, and what changes single objects.
 
 Source: Kubernetes API conventions: "Verbs on Resources", "Concurrency Control and Consistency"; RFC 7396; for strategic
 merge patches "Update API Objects in Place Using kubectl patch": of those only entries that are deleted by their names.
