@@ -54,8 +54,19 @@ def _read(path: Path) -> str:
     return text
 
 
+_NOT_JSON = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("timestamp", "binary", "set", "omap", "pairs"))
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses what YAML's own loader lets pass in silence: a key that is there twice, and aliases."""
+    """Reads what JSON can say, a date as text; refuses a key that is there twice, and aliases."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - theirs is no ClassVar either
+        first: [(tag, pattern) for tag, pattern in found if tag not in _NOT_JSON]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {  # noqa: RUF012 - the same
+        tag: made for tag, made in yaml.SafeLoader.yaml_constructors.items() if tag not in _NOT_JSON
+    }
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """A node; an alias may make a small document a huge one."""

@@ -135,6 +135,15 @@ def test_the_command_prints_yaml_or_json_from_a_file_or_stdin(
     assert yaml.safe_load(shown) == json.loads(capsys.readouterr().out) == wanted
 
 
+def test_a_date_is_text_as_it_is_to_kubernetes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.yaml"
+    text = yaml.safe_dump(config({"ray": {"head": {"nodeSelector": {"since": "DATE"}}}}))
+    path.write_text(text.replace("DATE", "2026-12-01"))
+
+    assert main(["values", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ray"]["head"]["nodeSelector"] == {"since": "2026-12-01"}
+
+
 def test_what_is_not_served_is_refused_or_left_out_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config({"publicHost": "h", "distribution": {"mode": "PublicCatalog"}})))
@@ -159,6 +168,8 @@ def test_what_is_not_served_is_refused_or_left_out_aloud(tmp_path: Path, capsys:
         (b"a: 1\n---\nb: 1\n", "line 2: want one YAML document"),
         (b"a: 1\nb: {c: 1, c: 2}\n", "line 2: want one YAML document without aliases, each key once, got 'c' twice"),
         (b"a: &x [1]\nb: *x\n", "line 2: want one YAML document without aliases, each key once, got an alias"),
+        (b"a: !!binary aGk=\n", "line 1: want one YAML document"),
+        (b"a: !!set {b}\n", "line 1: want one YAML document"),
         (b"a: !!python/object:os.system {}\n", "line 1: want one YAML document"),
         (b"[" * 60000, "nested too deeply"),
         (b"a: \xff", "want UTF-8, got other bytes at 3"),
