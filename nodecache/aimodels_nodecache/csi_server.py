@@ -10,7 +10,7 @@ import importlib.metadata
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from aimodels_core.errors import StoreUnavailable
 from aimodels_core.names import CSI_DRIVER
 from aimodels_nodecache import wire
 from aimodels_nodecache.csi import Services
+from aimodels_nodecache.devices import Devices
+from aimodels_nodecache.disks import Disks
 from aimodels_nodecache.driver import Driver, Limits
 from aimodels_nodecache.ledger import Ledger
 from aimodels_nodecache.orphans import Orphans
@@ -153,12 +155,13 @@ async def serve(settings: CsiSettings, stop: asyncio.Event) -> None:
             limits=Limits(settings.wait_seconds, settings.waiters),
         )
         services = Services(driver, importlib.metadata.version("ai-models"))
+        devices = Devices(settings.node, root, pods, Disks(), threads, folder=settings.host_folder)
         orphans = Orphans(settings.node, volumes, ledger, pods, threads, seconds=settings.orphan_seconds)
         calls, registry = Socket(kubelet / "plugins" / CSI_DRIVER / "csi.sock"), kubelet / "plugins_registry"
         entry, registration = Socket(registry / f"{CSI_DRIVER}-reg.sock"), Registration(calls.path)
 
         def metrics() -> str:
-            return render(driver, ledger, orphans, pods, registered=registration.registered)
+            return render(driver, ledger, orphans, pods, devices, registered=registration.registered)
 
         health = serving.health(lambda: calls.there and entry.there, lambda: registration.registered, metrics)
         async with (
@@ -168,14 +171,14 @@ async def serve(settings: CsiSettings, stop: asyncio.Event) -> None:
         ):
             started = {"health_port": health_port, "seconds": round(time.monotonic() - began, 3)}
             log.info("driver serves", extra={"records": len(ledger.uids), **started})
-            await _until(stop, registration, orphans)
+            await _until(stop, registration, orphans.run(), devices.run())
     finally:
         await pods.close()
         threads_of_mounts.shutdown(wait=False, cancel_futures=True)
 
 
-async def _until(stop: asyncio.Event, registration: Registration, orphans: Orphans) -> None:
-    tasks = {asyncio.create_task(work) for work in (stop.wait(), registration.refused.wait(), orphans.run())}
+async def _until(stop: asyncio.Event, registration: Registration, *work: Coroutine[Any, Any, None]) -> None:
+    tasks = {asyncio.create_task(one) for one in (stop.wait(), registration.refused.wait(), *work)}
     done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in left:
         task.cancel()
@@ -186,7 +189,7 @@ async def _until(stop: asyncio.Event, registration: Registration, orphans: Orpha
         raise StoreUnavailable("kubelet does not take the driver", code="Refused")
 
 
-def render(driver: Driver, ledger: Ledger, orphans: Orphans, pods: Pods, *, registered: bool) -> str:
+def render(driver: Driver, ledger: Ledger, orphans: Orphans, pods: Pods, devices: Devices, *, registered: bool) -> str:
     """Render what was counted in Prometheus' text format."""
     figures, lines = driver.figures, ["# TYPE aimodels_csi_calls_total counter"]
     for (method, code), n in sorted(figures.calls.items()):
@@ -201,6 +204,7 @@ def render(driver: Driver, ledger: Ledger, orphans: Orphans, pods: Pods, *, regi
         ("aimodels_csi_records", "gauge", len(ledger.uids)),
         ("aimodels_csi_orphans_total", "counter", orphans.collected),
         ("aimodels_csi_registered", "gauge", int(registered)),
+        ("aimodels_devices_unused", "gauge", len(devices.troubles)),
     )
     for name, kind, value in plain:
         lines += [f"# TYPE {name} {kind}", f"{name} {value}"]

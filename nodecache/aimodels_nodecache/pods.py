@@ -97,6 +97,17 @@ class Pods:
             query["continue"] = following
         raise ClusterUnavailable(f"pods: want at most {_PAGE * _MAX_PAGES} on a node", code="Refused")
 
+    async def block_devices(self) -> list[Mapping[str, Any]]:
+        """Return all BlockDevice objects with our label; none where there is no such kind.
+
+        Raises:
+            ClusterUnavailable: codes Unanswered, Refused.
+        """
+        query = {"labelSelector": f"{names.LABEL_CACHE}=true"}
+        found = await self._read("find", "/apis/storage.deckhouse.io/v1alpha1/blockdevices", query, _LIST_SECONDS) or {}
+        items = found.get("items") if isinstance(found, dict) else None
+        return [one for one in items or () if isinstance(one, dict)]
+
     async def _read(self, verb: str, path: str, query: Mapping[str, str], seconds: float) -> Any:
         """Read an object; None for 404."""
         status = 0

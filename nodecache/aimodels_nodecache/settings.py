@@ -29,6 +29,7 @@ class CsiSettings:
         wait_seconds: AI_MODELS_WAIT_SECONDS: most that a publication waits for its model; kubelet gives up after 120.
         waiters: AI_MODELS_WAITERS: most that wait at once.
         orphan_seconds: AI_MODELS_ORPHAN_SECONDS: between looks for what Pods left that are gone.
+        host_folder: AI_MODELS_HOST_FOLDER: `true` when a folder of the node holds models too, beside block devices.
         listen_host: AI_MODELS_LISTEN_HOST: address of health and metrics.
         health_port: AI_MODELS_HEALTH_PORT: their port; 0 takes any free one.
         log_level: AI_MODELS_LOG_LEVEL: Debug, Info, Warn or Error.
@@ -42,6 +43,7 @@ class CsiSettings:
     wait_seconds: int = 100
     waiters: int = 256
     orphan_seconds: int = 300
+    host_folder: bool = False
     listen_host: str = "0.0.0.0"  # noqa: S104 - a Pod is reached at its address
     health_port: int = 8080
     log_level: str = "Info"
@@ -61,6 +63,9 @@ def from_env(env: Mapping[str, str]) -> CsiSettings:
     if not own.get("api_url"):
         own["api_url"] = _api_url(env)
     numbers = {name: _number(name, own.pop(name), most) for name, most in _NUMBERS.items() if name in own}
+    if (folder := own.pop("host_folder", "false")) not in ("true", "false"):
+        raise UsageError(f"{PREFIX}HOST_FOLDER: want true or false, got {folder[:20]!r}")
+    own["host_folder"] = folder == "true"  # type: ignore[assignment] # this one is no text
     found = CsiSettings(**own, **numbers)  # type: ignore[arg-type] # names were checked
     _check(found)
     return found

@@ -40,10 +40,12 @@ class PodServer:
 
     Args:
         pods: what there is.
+        devices: BlockDevice objects.
         refuse: status of every answer; 0 answers properly.
     """
 
     pods: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
+    devices: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     refuse: int = 0
 
     def __call__(self, call: Call) -> Reply:
@@ -54,6 +56,8 @@ class PodServer:
             return Reply(401, b"{}")
         path, _, query = call.path.partition("?")
         parts = path.strip("/").split("/")
+        if parts[-1] == "blockdevices":
+            return Reply(200, json.dumps({"items": self.devices}).encode())
         if len(parts) == 6:
             found = self.pods.get((parts[3], parts[5]))
             return Reply(200, json.dumps(found).encode()) if found else Reply(404, b"{}")

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,10 +67,13 @@ class Stage:
         began = time.monotonic()
         try:
             scenario()
-            return play.seen(time.monotonic() - began)
+            seen = play.seen(time.monotonic() - began)
         finally:
             play.close()
             self.cluster.complete()
+        for name in ("store", "work"):  # hundreds of them would fill the disk
+            shutil.rmtree(self._folder / f"{name}-{self._count}", ignore_errors=True)
+        return seen
 
     def _place(self, where: str) -> Place:
         if where != "s3":

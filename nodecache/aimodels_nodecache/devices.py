@@ -1,0 +1,157 @@
+"""The devices of a node made ready, again and again: what is labelled is made ours, what is ours is mounted.
+
+For each device of ours a file `<cache>/owned/<id>` has the UUID of its file system: after a reboot it is found and
+mounted by that, though the API server is away or its object is gone. Why one is not used is in `<cache>/trouble/<id>`.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from aimodels_core.errors import AiModelsError, ClusterUnavailable
+from aimodels_nodecache import disks, substrates
+from aimodels_nodecache.substrates import Mounted, Probed, Wanted
+from aimodels_nodecache.threads import Threads
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+HOST = "host"
+_NODE = "node"
+_MAX_UUID_CHARS = 128
+
+
+class Blocks(Protocol):
+    """Who knows BlockDevice objects."""
+
+    async def block_devices(self) -> Iterable[Mapping[str, Any]]:
+        """Return all that carry our label.
+
+        Raises:
+            ClusterUnavailable.
+        """
+        ...
+
+
+class Programs(Protocol):
+    """Looks at devices; see `disks.Disks`."""
+
+    def probe(self, path: str) -> Probed: ...  # noqa: D102 - see there
+    def find(self, uuid: str) -> str: ...  # noqa: D102
+    def uuid(self, path: str) -> str: ...  # noqa: D102
+    def make(self, path: str) -> None: ...  # noqa: D102
+    def mount(self, path: str, target: Path) -> None: ...  # noqa: D102
+    def mounted(self, target: Path) -> Mounted | None: ...  # noqa: D102
+
+
+class Devices:
+    """Makes the devices of a node ready.
+
+    Args:
+        node: its name in Kubernetes.
+        root: folder of the cache.
+        blocks: knows objects.
+        programs: look at devices.
+        threads: where that is done.
+        folder: whether a plain folder of the node is a device too.
+    """
+
+    def __init__(
+        self, node: str, root: Path, blocks: Blocks, programs: Programs, threads: Threads, *, folder: bool
+    ) -> None:
+        self._node, self._root, self._blocks = node, root, blocks
+        self._programs, self._threads, self._folder = programs, threads, folder
+        self.troubles: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            try:
+                await self.look()
+            except (AiModelsError, OSError) as error:
+                log.warning("devices not looked after", extra={"detail": str(error)})
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Look once, and make ready what is not.
+
+        Raises:
+            OSError: the folder of the cache cannot be written.
+        """
+        await self._threads(self._prepare)
+        owned = await self._threads(self._owned)
+        try:
+            found = {one.id: one for one in substrates.wanted_on(self._node, await self._blocks.block_devices())}
+        except ClusterUnavailable as error:
+            log.warning("block devices not read", extra={"detail": error.message})
+            found = {}
+        troubles = {}
+        for name in sorted(owned.keys() | found.keys()):
+            words = await self._threads(lambda: self._ready(name, found.get(name), owned.get(name, "")))  # noqa: B023 - awaited at once
+            if words:
+                troubles[name] = words
+        if words := substrates.nothing_usable([*owned, *found], folder=self._folder):
+            troubles[_NODE] = words
+        await self._threads(lambda: self._tell(troubles))
+
+    def _prepare(self) -> None:
+        for name in ("devices", "owned", "trouble", "records"):
+            (self._root / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+        os.chown(self._root, disks.OWNER, disks.OWNER)
+        if self._folder:
+            (self._root / "devices" / HOST).mkdir(mode=0o755, exist_ok=True)
+            disks.own(self._root / "devices" / HOST, HOST)
+
+    def _owned(self) -> dict[str, str]:
+        return {
+            path.name: path.read_text(encoding="ascii")[:_MAX_UUID_CHARS].strip()
+            for path in sorted((self._root / "owned").iterdir())
+            if not path.name.startswith(".")
+        }
+
+    def _ready(self, name: str, wanted: Wanted | None, uuid: str) -> str:
+        """Make a device ready; returns why it is not."""
+        target = self._root / "devices" / name
+        try:
+            mounted = self._programs.mounted(target)
+            path = wanted.path if wanted is not None else ""
+            if mounted is None and uuid:
+                path = self._programs.find(uuid) or path
+            probed = self._programs.probe(path) if mounted is None and path else Probed(there=False)
+            step = substrates.decide(probed, mounted)
+            if step.make:
+                log.warning("a file system is made", extra={"device": name, "path": path})
+                self._programs.make(path)
+            if step.mount:
+                self._programs.mount(path, target)
+                self._own(name, self._programs.uuid(path))
+                log.info("device mounted", extra={"device": name, "path": path})
+        except (AiModelsError, OSError) as error:
+            return error.message if isinstance(error, AiModelsError) else str(error)
+        return step.trouble
+
+    def _own(self, name: str, uuid: str) -> None:
+        if not uuid:
+            return
+        scratch = self._root / "owned" / f".{name}.tmp"
+        with scratch.open("w", encoding="ascii") as file:
+            file.write(uuid)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(self._root / "owned" / name)
+
+    def _tell(self, troubles: dict[str, str]) -> None:
+        """Write down why devices are not used, and that others are."""
+        for name, words in troubles.items():
+            if self.troubles.get(name) != words:
+                log.warning("device not used", extra={"device": name, "detail": words})
+                scratch = self._root / "trouble" / f".{name}.tmp"
+                scratch.write_text(words)
+                scratch.replace(self._root / "trouble" / name)
+        for path in (self._root / "trouble").iterdir():
+            if path.name not in troubles:
+                path.unlink(missing_ok=True)
+        self.troubles = troubles
