@@ -1,6 +1,6 @@
 """Settings of a ModuleConfig `ai-models`, version 1, as values of the chart. Pure.
 
-The table below says the same as charts/ai-models/values.schema.json; a test compares them.
+The table below says the same as values.schema.json and files/forms.yaml of charts/ai-models; a test compares them.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Setting:
 
     Args:
         wanted: in words.
-        schema: in terms of JSON Schema, as in values.schema.json.
+        schema: in terms of JSON Schema.
     """
 
     wanted: str

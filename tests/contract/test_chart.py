@@ -17,7 +17,7 @@ from aimodels_operator import registration, settings, webhook_settings
 from tests.support import binaries, definitions
 
 CHART = definitions.ROOT / "charts" / "ai-models"
-IMAGES = {f"images.{name}": f"registry.example.com/{name}:1" for name in ("operator", "jobs", "dmcr")}
+IMAGES = {f"images.{name}": f"registry.example.com/{name}:1" for name in ("operator", "jobs", "nodecache", "dmcr")}
 HUB = {
     f"sources.huggingFace.{key}": value for key, value in (("credentialsSecretName", "hub"), ("caSecretName", "hub-ca"))
 }
@@ -74,7 +74,7 @@ def test_lint_finds_nothing() -> None:
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_are_required(name: str) -> None:
-    done = template({**IMAGES, name: ""})
+    done = template({**IMAGES, "delivery.enabled": "true", name: ""})
 
     assert done.returncode != 0
     assert f"{name}: want an image, got nothing" in done.stderr
@@ -92,22 +92,31 @@ def test_images_are_required(name: str) -> None:
         ),
         ({"artifacts.endpoint": "https://s3.example.com"}, "artifacts.endpoint: want artifacts.bucket beside it"),
         ({"artifacts.caSecretName": "ca"}, "artifacts.caSecretName: want artifacts.bucket beside it"),
-        ({**S3, "artifacts.endpoint": "ftp://x"}, "at '/artifacts/endpoint': 'ftp://x' does not match"),
-        ({**S3, "artifacts.endpoint": "https://key@x"}, "at '/artifacts/endpoint'"),
-        ({**S3, "artifacts.credentialsSecretName": "d8-system/keys"}, "at '/artifacts/credentialsSecretName'"),
-        ({"artifacts.capacityLimit": "lots"}, "at '/artifacts/capacityLimit': 'lots' does not match"),
+        (
+            {**S3, "artifacts.endpoint": "ftp://x"},
+            "artifacts.endpoint: want https://<host>, without a path, got ftp://x",
+        ),
+        ({**S3, "artifacts.endpoint": "https://key@x"}, "artifacts.endpoint: want https://<host>, without a path"),
+        (
+            {**S3, "artifacts.credentialsSecretName": "d8-system/keys"},
+            "artifacts.credentialsSecretName: want the name of a Secret",
+        ),
+        ({"artifacts.capacityLimit": "lots"}, "capacityLimit: want a number of bytes such as 500Gi or 1Ti, got lots"),
         ({"artifacts.capacityLimit": "-1"}, "at '/artifacts/capacityLimit': minimum: got -1, want 1"),
         ({"embedded.size": ""}, "at '/embedded/size': minLength: got 0, want 1"),
         ({"sources.pickle": "Maybe"}, "at '/sources/pickle': value must be one of 'Allow', 'Refuse'"),
-        ({"sources.allowedPrivateCIDRs[0]": "10.0.0.0"}, "at '/sources/allowedPrivateCIDRs/0'"),
-        ({"sources.huggingFace.endpoint": "huggingface.co"}, "at '/sources/huggingFace/endpoint'"),
+        (
+            {"sources.allowedPrivateCIDRs[0]": "10.0.0.0"},
+            "sources.allowedPrivateCIDRs: want a list of networks such as 10",
+        ),
+        ({"sources.huggingFace.endpoint": "huggingface.co"}, "sources.huggingFace.endpoint: want https://<host>"),
         ({"ray.provider": "theirs"}, "at '/ray/provider': value must be one of 'builtin', 'kuberay'"),
         ({"ray.workers.replicas": "0"}, "at '/ray/workers/replicas': minimum: got 0, want 1"),
         (
             {"dataplane.enabled": "false"},
             "coordinator.url: want https://<host>:<port>, since dataplane.enabled is false",
         ),
-        ({"coordinator.url": "http://c:1"}, "at '/coordinator/url'"),
+        ({"coordinator.url": "http://c:1"}, "coordinator.url: want https://<host>:<port>, got http://c:1"),
     ],
 )
 def test_bad_settings_are_refused_in_clear_words(change: Mapping[str, str], words: str) -> None:

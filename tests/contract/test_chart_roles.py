@@ -123,10 +123,11 @@ def test_pull_secrets_and_priorities_reach_every_pod_and_are_absent_by_default(v
     ("change", "words"),
     [
         ({"operator.enabled": "false"}, "dataplane.enabled: want operator.enabled beside it, since the operator makes"),
-        ({"images.pullSecrets[0]": "d8-system/x"}, "at '/images/pullSecrets/0'"),
+        ({"images.pullSecrets[0]": "d8-system/x"}, "images.pullSecrets: want a list of names of Secrets"),
         ({"images.pullSecrets": "x"}, "at '/images/pullSecrets': got string, want array"),
-        ({"priorityClassName": "High"}, "at '/priorityClassName'"),
-        ({"ray.workers.priorityClassName": "High"}, "at '/ray/workers"),
+        ({"priorityClassName": "High"}, "priorityClassName: want the name of a PriorityClass, got High"),
+        ({"ray.workers.priorityClassName": "High"}, "ray.workers.priorityClassName: want the name"),
+        ({"images.pullSecrets[0]": "ok", "images.pullSecrets[1]": ""}, "images.pullSecrets: want a list of names"),
     ],
 )
 def test_what_cannot_be_is_refused(change: Mapping[str, str], words: str) -> None:

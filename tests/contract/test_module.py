@@ -12,6 +12,7 @@ from tests.contract.test_chart import CHART, IMAGES, VARIANTS, Object, environme
 from tests.support import definitions
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+FORMS = yaml.safe_load((CHART / "files/forms.yaml").read_text())["forms"]
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 OPENAPI = {path.name: yaml.safe_load(path.read_text()) for path in (CHART / "openapi").iterdir()}
 USER, INTERNAL = OPENAPI["config-values.yaml"], OPENAPI["values.yaml"]
@@ -41,11 +42,20 @@ def rules(node: Object, path: str = "") -> dict[str, Object]:
     """Rules of each setting by its path, as the schema has them."""
     node = resolved(node)
     if "properties" not in node:
-        return {path: node}
+        return {path: formed(node, path)}
     prefix = f"{path}." if path else ""
     return {
         key: rule for name, child in node["properties"].items() for key, rule in rules(child, prefix + name).items()
     }
+
+
+def formed(node: Object, path: str) -> Object:
+    """A rule, with the form of its texts."""
+    patterns = [{"pattern": form["pattern"]} for form in FORMS if path in form["settings"]]
+    if not patterns:
+        return node
+    (pattern,) = patterns
+    return {**node, "items": {**node["items"], **pattern}} if "items" in node else {**node, **pattern}
 
 
 def told(node: Object, path: str = "") -> dict[str, Object]:
@@ -88,6 +98,14 @@ def test_openapi_says_what_the_schema_says() -> None:
     properties = {name: node for name, node in SCHEMA["properties"].items() if name not in ("global", "aiModels")}
 
     assert told(ours()) == rules({"properties": properties})
+
+
+def test_settings_with_a_form_exist_and_are_called_the_same_everywhere() -> None:
+    wanted = {path: form["want"] for form in FORMS for path in form["settings"]}
+
+    assert wanted.keys() <= told(ours()).keys()
+    named = {path: setting.wanted for path, setting in moduleconfig.SERVED.items() if path in wanted}
+    assert named == {path: want for path, want in wanted.items() if path in moduleconfig.SERVED}
 
 
 def test_defaults_are_those_of_the_chart_but_that_a_module_delivers() -> None:

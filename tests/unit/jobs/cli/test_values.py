@@ -14,6 +14,7 @@ from aimodels_jobs import moduleconfig
 from aimodels_jobs.__main__ import main
 from tests.support import definitions
 
+FORMS = yaml.safe_load((definitions.ROOT / "charts/ai-models/files/forms.yaml").read_text())["forms"]
 SCHEMA = json.loads((definitions.ROOT / "charts/ai-models/values.schema.json").read_text())
 
 
@@ -31,9 +32,10 @@ def node_of(path: str) -> dict[str, Any]:
         node = next(part["properties"][name] for part in map(resolved, parts) if name in part.get("properties", {}))
         node = resolved(node)
     merged = [resolved(part) for part in node.get("allOf", ())]
-    return {
-        key: value for part in [node, *merged] for key, value in part.items() if key not in ("allOf", "description")
-    }
+    facts = {key: value for part in [node, *merged] for key, value in part.items()}
+    for pattern in ({"pattern": form["pattern"]} for form in FORMS if path in form["settings"]):
+        facts |= {"items": {**facts["items"], **pattern}} if "items" in facts else pattern
+    return {key: value for key, value in facts.items() if key not in ("allOf", "description")}
 
 
 def resolved(node: dict[str, Any]) -> dict[str, Any]:
