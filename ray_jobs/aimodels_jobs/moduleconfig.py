@@ -64,6 +64,7 @@ _NETWORKS = Setting(
     {"type": "array", "maxItems": 64, "items": {"type": "string", "pattern": "^[0-9A-Fa-f.:]+/[0-9]{1,3}$"}},
 )
 _RESOURCES = Setting("requests and limits", {"type": "object"})
+_LABELS = Setting("labels", {"type": "object", "additionalProperties": {"type": "string"}})
 _SELECTOR = Setting("labels of nodes", {"type": "object", "additionalProperties": {"type": "string"}})
 _TOLERATIONS = Setting("a list of tolerations", {"type": "array", "items": {"type": "object"}})
 
@@ -100,15 +101,19 @@ SERVED: Mapping[str, Setting] = {
         "a duration such as 10m or 1h30m", "^(?:[0-9]{1,4}h)?(?:[0-9]{1,5}m)?(?:[0-9]{1,6}s)?$", 16, 2
     ),
     "delivery.nodeCacheSize": _QUANTITY,
+    "delivery.hostFolder": _SWITCH,
     "delivery.sharedPVCStorageClassName": _CLASS,
     "delivery.sharedPVCGraceSeconds": _number("seconds, at most a year", 0, 31536000),
+    "kubeletRootDir": _text("the absolute path of a folder", "^/[A-Za-z0-9._/-]+$", 256),
+    "monitoring.enabled": _SWITCH,
+    "monitoring.labels": _LABELS,
+    "monitoring.dashboard": _SWITCH,
 }
 """Settings that the chart has under the same names."""
 
 UNSERVED: Mapping[str, str] = {
     "distribution.mode": "no catalog is published for other clusters",
     "publicHost": "no Ingress is made",
-    "kubeletRootDir": "kubelet is looked for in /var/lib/kubelet",
 }
 """Settings of the module that this version does not serve, and what follows; each is refused, or left out aloud."""
 

@@ -1,6 +1,7 @@
 # A Ray worker that joins the head, and leaves it for the next one when that was lost: by itself it would go on asking a
 # head that does not know it, and kubelet would wait minutes between restarts of a container.
-# Wants: POD_IP; RAY_AUTH_TOKEN_PATH; AI_MODELS_RAY_HEAD, the head's host; AI_MODELS_RAY_CPUS, how many movers may run here.
+# Wants: POD_IP; RAY_AUTH_TOKEN_PATH; AI_MODELS_RAY_HEAD, the head's host; AI_MODELS_RAY_CPUS, how many movers may run here;
+# AI_MODELS_RAY_LABELS, what the node says of itself.
 set -u
 stop=
 ray=
@@ -20,7 +21,7 @@ while [ -z "$stop" ]; do
   joined=$(session)
   if [ -n "$joined" ]; then
     ray start --address="$AI_MODELS_RAY_HEAD:6379" --block --disable-usage-stats --no-redirect-output \
-      --labels=ai-models/role=fetch --node-ip-address="$POD_IP" \
+      --labels="$AI_MODELS_RAY_LABELS" --node-ip-address="$POD_IP" \
       --num-cpus="$AI_MODELS_RAY_CPUS" --num-gpus=0 --object-store-memory=80000000 --include-log-monitor=false \
       --node-manager-port=6380 --object-manager-port=6381 --runtime-env-agent-port=6382 \
       --dashboard-agent-grpc-port=6383 --metrics-export-port=6384 --dashboard-agent-listen-port=52365 \

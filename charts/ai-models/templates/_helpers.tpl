@@ -86,6 +86,11 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
+{{- /* Where the registry sends readers of blobs. */}}
+{{- define "ai-models.redirectUrl" -}}
+{{- .Values.artifacts.endpoint | default (printf "https://s3.%s.amazonaws.com" .Values.artifacts.region) }}
+{{- end }}
+
 {{- /* Arguments of `python3 -m aimodels_jobs.host`, as JSON: paths of Secrets that ray.yaml mounts, never what is in them. */}}
 {{- define "ai-models.coordinatorCommand" -}}
 {{- $artifacts := .Values.artifacts }}
@@ -108,6 +113,7 @@ capabilities: {drop: [ALL]}
 {{- if $hub.credentialsSecretName }}{{ $words = concat $words (list "--hub-token-file" "/etc/ai-models/hub/token") }}{{ end }}
 {{- if $hub.caSecretName }}{{ $words = concat $words (list "--hub-ca-file" "/etc/ai-models/hub-ca/ca.crt") }}{{ end }}
 {{- range .Values.sources.allowedPrivateCIDRs }}{{ $words = concat $words (list "--allow-private-cidr" .) }}{{ end }}
+{{- if and .Values.delivery.enabled (eq .Values.delivery.type "NodeCache") }}{{ $words = append $words "--agents" }}{{ end }}
 {{- if eq .Values.sources.pickle "Refuse" }}{{ $words = append $words "--refuse-pickle" }}{{ end }}
 {{- toJson $words }}
 {{- end }}

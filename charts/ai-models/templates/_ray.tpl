@@ -165,6 +165,7 @@ spec:
       env:
         {{- include "ai-models.rayEnv" . | nindent 8 }}
         - {name: AI_MODELS_RAY_HEAD, value: ai-models-ray-head}
+        - {name: AI_MODELS_RAY_LABELS, value: ai-models/role=fetch}
         # Those of a lost node may run here too.
         - {name: AI_MODELS_RAY_CPUS, value: "4"}
         # On a node with GPUs, none is taken.

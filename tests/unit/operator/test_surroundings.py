@@ -35,6 +35,8 @@ ENV = {
         ("webhook", rules.WEBHOOK),
         ("sharedpvc", rules.SHARED_PVC),
         ("delivery", rules.DELIVERY),
+        ("node-cache", rules.NODE_CACHE),
+        ("at-nodes", rules.AT_NODES),
     ],
 )
 def test_roles_of_the_chart_are_what_our_processes_use(name: str, wanted: tuple[rules.Rule, ...]) -> None:
