@@ -48,7 +48,7 @@ def install_whole(*settings: str) -> None:
     Raises:
         StandError: it does not; the message has the last words of the Pods that are not Ready.
     """
-    images = (f"images.{name}={product.image_name(name)}" for name in ("operator", "jobs", "dmcr"))
+    images = (f"images.{name}={product.image_name(name)}" for name in ("operator", "jobs", "nodecache", "dmcr"))
     namespaces()
     install(*images, *settings, wait=False)
     wait_until_it_works(kuberay=KUBERAY in settings)
