@@ -58,7 +58,7 @@ test-integration: env real-components ## Real Ray, registries, S3 and models
 .PHONY: real-components
 real-components: env
 	@$(STEP) "Debian packages for tests" $(FETCH) $(PYTHON) -m tests.support.binaries --debian base
-	@$(STEP) "registry, S3 server, Helm and csi-sanity for tests" $(FETCH) $(PYTHON) -m tests.support.binaries registry versitygw helm csi-sanity
+	@$(STEP) "registry, S3 server, Helm, csi-sanity and promtool for tests" $(FETCH) $(PYTHON) -m tests.support.binaries registry versitygw helm csi-sanity promtool
 
 .PHONY: soak
 soak: env real-components ## Long campaigns of faults (hours with all of them; K= selects)

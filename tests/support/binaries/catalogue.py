@@ -82,14 +82,18 @@ _ALL = (
     Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
     Binary("local-path-provisioner", "local-path-provisioner", "github.com/rancher/local-path-provisioner"),
     Binary("csi-sanity", "csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity"),
+    Binary("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", tags="remove_all_sd"),
     Binary("kuberay-operator", "kuberay", "github.com/ray-project/kuberay/ray-operator", data="config/crd/bases"),
 )
+
+_APART = frozenset({"csi-sanity", "kuberay-operator", "promtool"})
+"""Of single tests; a cluster does without them."""
 
 BINARIES = {binary.name: binary for binary in _ALL}
 
 GROUPS = {
     "servers": ("registry", "versitygw"),
-    "cluster": tuple(binary.name for binary in _ALL if binary.name not in {"csi-sanity", "kuberay-operator"}),
+    "cluster": tuple(binary.name for binary in _ALL if binary.name not in _APART),
     "kuberay": ("kuberay-operator",),
 }
 """Names for several programs at once."""
