@@ -31,6 +31,7 @@ SETTINGS = (
     "dataplane.enabled=false",
     "coordinator.url=https://127.0.0.1:1",
     "delivery.enabled=true",
+    "delivery.type=NodeCache",
 )
 
 

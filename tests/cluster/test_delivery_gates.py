@@ -25,7 +25,7 @@ OPERATOR = f"--as=system:serviceaccount:{HOME}:ai-models-operator"
 
 @pytest.fixture(scope="module", autouse=True)
 def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operators]:
-    operating.install("delivery.enabled=true")
+    operating.install("delivery.enabled=true", "delivery.type=NodeCache")
     with operating.world(tmp_path_factory.mktemp("world")) as (hub, _, made):
         hub.add(good_model("org/good"))
         made.start("replica-0", DELIVERY_TYPE="NodeCache")

@@ -27,6 +27,7 @@ S3 = {
     "artifacts.credentialsSecretName": "keys",
     "artifacts.caSecretName": "ca",
 }
+NODE_CACHE = {"delivery.enabled": "true", "delivery.type": "NodeCache"}
 VARIANTS = [pytest.param(IMAGES, id="embedded"), pytest.param({**IMAGES, **S3, **HUB}, id="s3")]
 Object = dict[str, Any]
 
@@ -74,7 +75,7 @@ def test_lint_finds_nothing() -> None:
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_are_required(name: str) -> None:
-    done = template({**IMAGES, "delivery.enabled": "true", name: ""})
+    done = template({**IMAGES, **NODE_CACHE, name: ""})
 
     assert done.returncode != 0
     assert f"{name}: want an image, got nothing" in done.stderr
@@ -210,9 +211,7 @@ def test_shared_claims_are_switched_on_with_their_rights() -> None:
 
 
 def test_delivery_is_switched_on_with_its_rights_and_policies() -> None:
-    objects = render(
-        {**IMAGES, "delivery.enabled": "true", "delivery.maxGateWait": "1h", "delivery.nodeCacheSize": "1Ti"}
-    )
+    objects = render({**IMAGES, **NODE_CACHE, "delivery.maxGateWait": "1h", "delivery.nodeCacheSize": "1Ti"})
     found = settings.from_env(environment(objects, "ai-models-operator"))
     made = {(one["kind"], one["metadata"]["name"]) for one in objects}
     without = {(one["kind"], one["metadata"]["name"]) for one in render(IMAGES)}

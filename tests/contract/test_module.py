@@ -20,7 +20,7 @@ RUSSIAN = OPENAPI["doc-ru-config-values.yaml"]
 OF_DECKHOUSE = {"internal", "registry"}
 """What Deckhouse has below the same root."""
 UNCOMPARED = ("description", "default", "x-kubernetes-preserve-unknown-fields")
-DIFFERENT = {"delivery.enabled": True, "delivery.type": "SharedPVC"}
+DIFFERENT = {"delivery.enabled": True}
 """Defaults of a module where the chart, by itself, does less."""
 
 

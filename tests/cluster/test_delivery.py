@@ -1,0 +1,194 @@
+"""Models in Pods from caches of nodes: the users' workloads as they are, block devices, the whole product installed."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from aimodels_core import names
+from tests.cluster import installed, operating
+from tests.cluster.operating import phase, secret
+from tests.cluster.stand import blockdevices, chart
+from tests.cluster.stand.chart import HOME, SYSTEM
+from tests.cluster.stand.cluster import Cluster
+from tests.cluster.stand.kubectl import Kubectl, Object, pod
+from tests.cluster.stand.layout import CHECKOUT
+from tests.cluster.stand.waiting import until
+from tests.support import models
+from tests.support.hub.repository import Repository
+from tests.support.hub.server import Hub
+from tests.support.publishing import good_model
+
+pytestmark = pytest.mark.timeout(600)
+
+ADMIN_TOKEN = "hf_administrator"
+SETTINGS = (
+    "sources.huggingFace.endpoint=https://huggingface.co",
+    "sources.huggingFace.caSecretName=delivery-hub-ca",
+    "sources.huggingFace.credentialsSecretName=delivery-hub",
+    "delivery.enabled=true",
+    "delivery.type=NodeCache",
+    "delivery.nodeCacheSize=2Gi",
+    "delivery.maxGateWait=2m",
+)
+NODES = ("node-a", "node-b")
+"""With a labelled block device each; the third node has none."""
+MIB = 1024 * 1024
+SECONDS = 180.0
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with operating.hub_under_its_names({ADMIN_TOKEN: "administrator"}) as made:
+        made.add(models.bge_m3())
+        made.add(models.gemma_3_4b(granted=[ADMIN_TOKEN]))
+        made.add(good_model("org/good"))
+        yield made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def demo(stand: Cluster, hub: Hub) -> Iterator[Kubectl]:
+    """The namespace that the examples name, with both models Ready, in a product with two warm nodes."""
+    chart.namespaces()
+    Kubectl(SYSTEM).apply(
+        secret("delivery-hub-ca", {"ca.crt": hub.ca_pem.decode()}), secret("delivery-hub", {"token": ADMIN_TOKEN})
+    )
+    Kubectl()("create", "namespace", "ai-demo")
+    space = Kubectl("ai-demo")
+    with blockdevices.labelled(stand, NODES, size_bytes=512 * MIB):
+        try:
+            chart.install_whole(*SETTINGS)
+            example("model.yaml", "clustermodel.yaml")
+            space.until("model", "bge-m3", phase("Ready"), seconds=SECONDS)
+            Kubectl().until("clustermodel", "gemma-small", phase("Ready"), seconds=SECONDS)
+            yield space
+        finally:
+            Kubectl()("delete", "namespace", "ai-demo", "--timeout=90s", seconds=100)
+            Kubectl()("delete", "clustermodel", "gemma-small", "--ignore-not-found", "--timeout=60s", seconds=70)
+            operating.install()
+            home = Kubectl(HOME)
+            home("delete", "secret", "--ignore-not-found", *names.HomeSecret)
+            home("delete", "pvc", "--ignore-not-found", installed.CLAIM, "--wait=false")
+
+
+def example(*files: str) -> None:
+    """Apply examples as they are."""
+    for name in files:
+        Kubectl()("apply", f"--filename={CHECKOUT / 'examples' / name}")
+
+
+def pods_of(space: Kubectl, app: str) -> list[Object]:
+    return [one for one in space.items("pods", f"app={app}") if "deletionTimestamp" not in one["metadata"]]
+
+
+def available(space: Kubectl, app: str) -> list[Object]:
+    """Wait until a Deployment is complete; returns its Pods."""
+    try:
+        space.rolled_out(f"deployment/{app}", seconds=SECONDS)
+    except Exception as error:
+        raise AssertionError(f"{error}\n{told(space)}") from error
+    return pods_of(space, app)
+
+
+def told(space: Kubectl) -> str:
+    """What those who deliver said."""
+    words = [space.attempt("describe", "pods").stdout[-3000:]]
+    for home, app in (
+        (HOME, "operator"),
+        (HOME, "webhook"),
+        (names.NODE_NAMESPACE, "node-csi"),
+        (names.NODE_NAMESPACE, "node-agent"),
+    ):
+        words.append(
+            Kubectl(home).attempt("logs", f"--selector=app=ai-models-{app}", "--tail=30", "--all-containers").stdout
+        )
+    return "\n".join(words)
+
+
+def digests(space: Kubectl, name: str, model: str) -> dict[str, str]:
+    """sha256 of each file that a Pod finds."""
+    folder = f"{names.MODELS_DIR}/{model}"
+    script = f"cd {folder} && find . -type f -print0 | xargs -0 busybox sha256sum"
+    lines = space.exec(name, "sh", "-c", script).splitlines()
+    return {path.removeprefix("./"): digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+
+
+def published(repository: Repository, found: dict[str, str]) -> dict[str, str]:
+    """What the hub has under these names."""
+    return {path: file.sha256_hex for path, file in repository.head.files.items() if path in found}
+
+
+def test_deployment_with_a_model(demo: Kubectl) -> None:
+    example("embedder.yaml")
+    for one in available(demo, "embedder"):
+        name = one["metadata"]["name"]
+        found = digests(demo, name, "bge-m3")
+        (said,) = json.loads(demo.exec(name, "printenv", "AI_MODELS_MODELS"))
+
+        assert one["spec"]["nodeName"] in NODES
+        assert "config.json" in found
+        assert found == published(models.bge_m3(), found)
+        assert said["path"] == "/data/modelcache/models/bge-m3"
+        assert said["digest"] == demo.get("model", "bge-m3")["status"]["artifact"]["digest"]
+        assert demo.exec(name, "printenv", "AI_MODELS_MODELS_DIR").strip() == "/data/modelcache/models"
+        assert demo.attempt("exec", name, "--", "touch", f"{said['path']}/new").returncode != 0
+    assert len(demo.items("replicasets", "app=embedder")) == 1, "one rollout"
+
+
+def test_deployments_with_a_cluster_model_and_with_both(demo: Kubectl) -> None:
+    example("generator.yaml", "rag-service.yaml")
+    (generator,) = available(demo, "generator")
+    (rag,) = available(demo, "rag-service")
+    gemma = digests(demo, generator["metadata"]["name"], "gemma-small")
+
+    assert "config.json" in gemma
+    assert gemma == published(models.gemma_3_4b(), gemma)
+    assert digests(demo, rag["metadata"]["name"], "gemma-small") == gemma
+    assert "config.json" in digests(demo, rag["metadata"]["name"], "bge-m3")
+    caches = {one["metadata"]["name"]: one for one in Kubectl().items("nodemodelcaches")}
+    assert set(NODES) <= set(caches)
+
+
+def test_what_is_killed_on_a_node_leaves_files_to_their_readers(demo: Kubectl) -> None:
+    example("embedder.yaml")
+    before = available(demo, "embedder")
+    name = before[0]["metadata"]["name"]
+    found = digests(demo, name, "bge-m3")
+    node = Kubectl(names.NODE_NAMESPACE)
+    for app in ("node-csi", "node-agent"):
+        node("delete", "pod", f"--selector=app=ai-models-{app}", "--grace-period=0", "--force")
+    until(lambda: all(map(ready, node.items("pods"))), what="Pods of nodes ready again", seconds=SECONDS, pause=1)
+
+    assert digests(demo, name, "bge-m3") == found
+    demo("scale", "deployment/embedder", "--replicas=4")
+    available(demo, "embedder")
+    demo("scale", "deployment/embedder", "--replicas=1")
+    until(lambda: len(pods_of(demo, "embedder")) == 1, what="Pods gone", seconds=60, pause=1)
+
+
+def ready(one: Object) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in one["status"].get("conditions", []))
+
+
+def test_model_of_another_namespace_is_not_there(space: Kubectl, demo: Kubectl) -> None:
+    made = pod("web", command=["sleep", "infinity"])
+    made["metadata"]["annotations"] = {names.ANNOTATION_MODEL: "bge-m3"}
+    space.apply(made)
+    found = space.until("pod", "web", lambda one: one["metadata"]["annotations"].get(names.ANNOTATION_BLOCKED_REASON))
+
+    assert found["metadata"]["annotations"][names.ANNOTATION_BLOCKED_REASON] == "ModelNotFound"
+    assert found["spec"]["schedulingGates"] == [{"name": names.SCHEDULING_GATE}]
+
+
+def test_volume_that_names_a_model_directly_is_refused(space: Kubectl, demo: Kubectl) -> None:
+    digest = demo.get("model", "bge-m3")["status"]["artifact"]["digest"]
+    attributes = {names.ATTRIBUTE_MODEL: "bge-m3", "digest": digest}
+    volume = {"name": "m", "csi": {"driver": names.CSI_DRIVER, "readOnly": True, "volumeAttributes": attributes}}
+    mount = {"volumeMounts": [{"name": "m", "mountPath": "/m"}]}
+    space.apply(pod("thief", command=["sleep", "infinity"], volumes=[volume], container=mount, nodeName=NODES[0]))
+
+    def refused() -> bool:
+        return any(event["reason"] == "FailedMount" for event in space.items("events"))
+
+    until(refused, what="a refused mount", seconds=60, pause=1)
+    assert not ready(space.get("pod", "thief"))
