@@ -108,9 +108,10 @@ def told(space: Kubectl) -> str:
 def digests(space: Kubectl, name: str, model: str) -> dict[str, str]:
     """sha256 of each file that a Pod finds."""
     folder = f"{names.MODELS_DIR}/{model}"
-    script = f"cd {folder} && find . -type f -print0 | xargs -0 busybox sha256sum"
+    script = f"cd {folder} && busybox find . -type f -exec busybox sha256sum {{}} +"
     lines = space.exec(name, "sh", "-c", script).splitlines()
-    return {path.removeprefix("./"): digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+    found = {path.removeprefix("./"): digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+    return {path: digest for path, digest in found.items() if not path.startswith(".ai-models")}
 
 
 def published(repository: Repository, found: dict[str, str]) -> dict[str, str]:
@@ -178,17 +179,3 @@ def test_model_of_another_namespace_is_not_there(space: Kubectl, demo: Kubectl) 
 
     assert found["metadata"]["annotations"][names.ANNOTATION_BLOCKED_REASON] == "ModelNotFound"
     assert found["spec"]["schedulingGates"] == [{"name": names.SCHEDULING_GATE}]
-
-
-def test_volume_that_names_a_model_directly_is_refused(space: Kubectl, demo: Kubectl) -> None:
-    digest = demo.get("model", "bge-m3")["status"]["artifact"]["digest"]
-    attributes = {names.ATTRIBUTE_MODEL: "bge-m3", "digest": digest}
-    volume = {"name": "m", "csi": {"driver": names.CSI_DRIVER, "readOnly": True, "volumeAttributes": attributes}}
-    mount = {"volumeMounts": [{"name": "m", "mountPath": "/m"}]}
-    space.apply(pod("thief", command=["sleep", "infinity"], volumes=[volume], container=mount, nodeName=NODES[0]))
-
-    def refused() -> bool:
-        return any(event["reason"] == "FailedMount" for event in space.items("events"))
-
-    until(refused, what="a refused mount", seconds=60, pause=1)
-    assert not ready(space.get("pod", "thief"))
