@@ -63,6 +63,8 @@ def demo(stand: Cluster, hub: Hub) -> Iterator[Kubectl]:
             Kubectl().until("clustermodel", "gemma-small", phase("Ready"), seconds=SECONDS)
             yield space
         finally:
+            space("delete", "deployment", "--all", "--wait=false")
+            space("delete", "pod", "--all", "--grace-period=0", "--force")
             Kubectl()("delete", "namespace", "ai-demo", "--timeout=90s", seconds=100)
             Kubectl()("delete", "clustermodel", "gemma-small", "--ignore-not-found", "--timeout=60s", seconds=70)
             operating.install()

@@ -1,0 +1,78 @@
+"""Models in Pods from shared claims: a user's workload as it is, the whole product from its chart."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from aimodels_core import names
+from tests.cluster import installed, operating
+from tests.cluster.operating import phase, secret
+from tests.cluster.stand import chart
+from tests.cluster.stand.addons import STORAGE_CLASS
+from tests.cluster.stand.chart import HOME, SYSTEM
+from tests.cluster.stand.cluster import Cluster
+from tests.cluster.stand.kubectl import Kubectl
+from tests.cluster.stand.waiting import until
+from tests.cluster.test_delivery import SECONDS, available, digests, example, published
+from tests.support import models
+
+pytestmark = pytest.mark.timeout(600)
+
+SETTINGS = (
+    "sources.huggingFace.endpoint=https://huggingface.co",
+    "sources.huggingFace.caSecretName=shared-delivery-hub-ca",
+    "delivery.enabled=true",
+    "delivery.type=SharedPVC",
+    "delivery.sharedPVCGraceSeconds=5",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def demo(stand: Cluster) -> Iterator[Kubectl]:
+    """The namespace that the examples name, in a product that delivers through shared claims."""
+    chart.namespaces()
+    with operating.hub_under_its_names({}) as hub:
+        hub.add(models.bge_m3())
+        Kubectl(SYSTEM).apply(secret("shared-delivery-hub-ca", {"ca.crt": hub.ca_pem.decode()}))
+        Kubectl()("create", "namespace", "ai-demo")
+        space = Kubectl("ai-demo")
+        try:
+            chart.install_whole(*SETTINGS)
+            yield space
+        finally:
+            space("delete", "deployment", "--all", "--wait=false")
+            space("delete", "pod", "--all", "--grace-period=0", "--force")
+            Kubectl()("delete", "namespace", "ai-demo", "--timeout=90s", seconds=100)
+            operating.install()
+            home = Kubectl(HOME)
+            home("delete", "secret", "--ignore-not-found", *names.HomeSecret)
+            home("delete", "pvc", "--ignore-not-found", installed.CLAIM, "--wait=false")
+
+
+def test_deployment_waits_for_a_class_that_is_shared_and_reads_its_model_then(demo: Kubectl) -> None:
+    classes = Kubectl()
+    reason = names.ANNOTATION_BLOCKED_REASON
+    example("model.yaml", "embedder.yaml")
+    demo.until("model", "bge-m3", phase("Ready"), seconds=SECONDS)
+    demo.until("deployment", "embedder", lambda found: found["metadata"]["annotations"].get(reason), seconds=60)
+    told = demo.get("deployment", "embedder")["metadata"]["annotations"][reason]
+    classes("annotate", "storageclass", STORAGE_CLASS, "ai.deckhouse.io/shared=true", "--overwrite")
+    try:
+        pods = available(demo, "embedder")
+    finally:
+        classes("annotate", "storageclass", STORAGE_CLASS, "ai.deckhouse.io/shared-")
+    for one in pods:
+        name = one["metadata"]["name"]
+        found = digests(demo, name, "bge-m3")
+        (said,) = json.loads(demo.exec(name, "printenv", "AI_MODELS_MODELS"))
+
+        assert "config.json" in found
+        assert found == published(models.bge_m3(), found)
+        assert said["digest"] == demo.get("model", "bge-m3")["status"]["artifact"]["digest"]
+    assert told == "SharedPVCStorageClassMissing"
+    assert [one["spec"]["accessModes"] for one in demo.items("pvc")] == [["ReadWriteMany"]], "one claim for both Pods"
+    assert reason not in demo.get("deployment", "embedder")["metadata"]["annotations"]
+    demo("delete", "deployment", "embedder", "--wait=false")
+    demo("delete", "pod", "--all", "--grace-period=0", "--force")
+    until(lambda: not demo.items("pvc"), what="an end of the claim", seconds=300, pause=2.0)
