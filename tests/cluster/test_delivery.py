@@ -116,6 +116,11 @@ def digests(space: Kubectl, name: str, model: str) -> dict[str, str]:
     return {path: digest for path, digest in found.items() if not path.startswith(".ai-models")}
 
 
+def variable(space: Kubectl, name: str, variable: str) -> str:
+    """What a variable of a Pod holds."""
+    return space.exec(name, "sh", "-c", f"echo ${variable}").strip()
+
+
 def published(repository: Repository, found: dict[str, str]) -> dict[str, str]:
     """What the hub has under these names."""
     return {path: file.sha256_hex for path, file in repository.head.files.items() if path in found}
@@ -126,14 +131,14 @@ def test_deployment_with_a_model(demo: Kubectl) -> None:
     for one in available(demo, "embedder"):
         name = one["metadata"]["name"]
         found = digests(demo, name, "bge-m3")
-        (said,) = json.loads(demo.exec(name, "printenv", "AI_MODELS_MODELS"))
+        (said,) = json.loads(variable(demo, name, names.VARIABLE_MODELS))
 
         assert one["spec"]["nodeName"] in NODES
         assert "config.json" in found
         assert found == published(models.bge_m3(), found)
         assert said["path"] == "/data/modelcache/models/bge-m3"
         assert said["digest"] == demo.get("model", "bge-m3")["status"]["artifact"]["digest"]
-        assert demo.exec(name, "printenv", "AI_MODELS_MODELS_DIR").strip() == "/data/modelcache/models"
+        assert variable(demo, name, names.VARIABLE_MODELS_DIR) == "/data/modelcache/models"
         assert demo.attempt("exec", name, "--", "touch", f"{said['path']}/new").returncode != 0
     assert len(demo.items("replicasets", "app=embedder")) == 1, "one rollout"
 

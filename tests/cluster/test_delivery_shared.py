@@ -14,7 +14,7 @@ from tests.cluster.stand.chart import HOME, SYSTEM
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl
 from tests.cluster.stand.waiting import until
-from tests.cluster.test_delivery import SECONDS, available, digests, example, published
+from tests.cluster.test_delivery import SECONDS, available, digests, example, published, variable
 from tests.support import models
 
 pytestmark = pytest.mark.timeout(600)
@@ -65,7 +65,7 @@ def test_deployment_waits_for_a_class_that_is_shared_and_reads_its_model_then(de
     for one in pods:
         name = one["metadata"]["name"]
         found = digests(demo, name, "bge-m3")
-        (said,) = json.loads(demo.exec(name, "printenv", "AI_MODELS_MODELS"))
+        (said,) = json.loads(variable(demo, name, names.VARIABLE_MODELS))
 
         assert "config.json" in found
         assert found == published(models.bge_m3(), found)
