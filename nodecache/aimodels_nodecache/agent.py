@@ -30,6 +30,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+CHECK_SECONDS = 30.0
 LOCK = "node-agent.lock"
 _TOUCH_SECONDS = 60.0
 _TIDY_SECONDS = 30.0
@@ -74,6 +75,7 @@ class Agent:
         source: where artifacts come from.
         cache: what is on the devices.
         audit_bytes_per_second: how fast what is here is read again; 0 for never.
+        check_seconds: between looks whether all files are there in their sizes.
         clock: monotonic seconds.
         now: Unix seconds.
     """
@@ -86,12 +88,13 @@ class Agent:
         cache: Cache,
         *,
         audit_bytes_per_second: int = 0,
+        check_seconds: float = CHECK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._node, self._root, self._source, self._cache = node, root, source, cache
         self._records = PodRecords(root / "records")
-        self._pace, self._clock, self._now = audit_bytes_per_second, clock, now
+        self._pace, self._check, self._clock, self._now = audit_bytes_per_second, check_seconds, clock, now
         self._want = NodeWant(node)
         self._sizes: dict[Digest, int] = {}
         self._running: dict[Digest, _Running] = {}
@@ -223,6 +226,8 @@ class Agent:
         if self._due("touch", _TOUCH_SECONDS):
             for digest in used & kept.keys():
                 await self._blocking(lambda: self._cache.touch(kept[digest].device, digest))  # noqa: B023 - awaited at once
+        if self._due("check", self._check):
+            await self._blocking(self._cache.hide_incomplete)
         if self._due("tidy", _TIDY_SECONDS):
             await self._blocking(lambda: self._cache.tidy(used, wanted | self._running.keys()))
         self._audited = {digest: at for digest, at in self._audited.items() if digest in kept}

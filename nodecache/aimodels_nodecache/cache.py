@@ -157,12 +157,19 @@ class Cache:
 
     def recover(self) -> None:
         """Take away what a crash or a power cut left: trees that are not whole, and blobs of none."""
+        self.hide_incomplete()
         for device in self.folders():
-            for tree, digest in _trees(device):
+            _sweep(device)
+
+    def hide_incomplete(self) -> None:
+        """Take trees out of sight that lack files, or have some of another size, with the blobs that these are."""
+        for device in self.folders():
+            for tree, digest in tuple(_trees(device)):
                 if not folders.is_complete(tree, digest):
                     log.warning("artifact is not whole", extra={"digest": str(digest), "device": device.name})
+                    _drop_wrong(device, tree)
                     _hide(tree, digest)
-            _sweep(device)
+                    self._sizes.pop(digest, None)
 
     def tidy(self, used: Collection[Digest], wanted: Collection[Digest]) -> None:
         """Remove what was taken out of sight and is mounted nowhere, and unfinished work that nobody wants."""
@@ -203,6 +210,16 @@ def blobs_of(device: Path) -> Path:
 
 def _hide(tree: Path, digest: Digest) -> Path:
     return tree.rename(tree.with_name(f"{_GONE}{digest.hex}-{secrets.token_hex(4)}"))
+
+
+def _drop_wrong(device: Path, tree: Path) -> None:
+    """Forget blobs of a tree whose sizes are not theirs."""
+    manifest = folders.marked(tree)
+    for layer in manifest.layers if manifest is not None else ():
+        blob = blobs_of(device) / layer.digest.hex
+        with contextlib.suppress(FileNotFoundError):
+            if blob.stat().st_size != layer.size_bytes:
+                blob.unlink()
 
 
 def _entries(folder: Path) -> tuple[Path, ...]:

@@ -13,6 +13,7 @@ import yaml
 
 from aimodels_core.names import HomeSecret
 from aimodels_jobs import host_options
+from aimodels_nodecache import settings as node_settings
 from aimodels_operator import registration, settings, webhook_settings
 from tests.support import binaries, definitions
 
@@ -326,3 +327,23 @@ def test_kuberay_keeps_the_same_pods_in_a_cluster_that_is_named_after_what_is_in
     assert [cluster["spec"]["rayVersion"]] == [one["version"] for one in locked if one["name"] == "ray"]
     other = render({**kuberay, "images.jobs": "registry.example.com/jobs:2"})
     assert cluster["metadata"]["name"] not in [found["metadata"]["name"] for found in other]
+
+
+@pytest.mark.parametrize("folder", ["/var/lib/k0s/kubelet", "/var/snap/microk8s/common/var/lib/kubelet"])
+def test_o68_kubelets_folder_is_the_one_that_is_set(folder: str) -> None:
+    objects = render({**IMAGES, **NODE_CACHE, "kubeletRootDir": folder})
+    (driver,) = (
+        one for one in objects if (one["kind"], one["metadata"]["name"]) == ("DaemonSet", "ai-models-node-csi")
+    )
+    spec = driver["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "kubelet")
+
+    assert (mount["mountPath"], mount["mountPropagation"]) == (folder, "Bidirectional")
+    assert {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}["kubelet"] == folder
+    assert {one["name"]: one.get("value") for one in container["env"]}["AI_MODELS_KUBELET_DIR"] == folder
+    assert "/var/lib/kubelet" not in json.dumps(objects)
+    told = node_settings.from_env(
+        {one["name"]: one.get("value", "node-a") for one in container["env"]} | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    )
+    assert told.kubelet_dir == folder

@@ -79,7 +79,7 @@ class Node:
             (root / "devices" / name / MARK).touch()
         self.cache, self.records = Cache(root), PodRecords(root / "records")
         self.shelf = Shelf(self.cache)
-        self.agent = Agent("n", root, self.shelf, self.cache, audit_bytes_per_second=1 << 30)
+        self.agent = Agent("n", root, self.shelf, self.cache, audit_bytes_per_second=1 << 30, check_seconds=0.5)
 
     def place(self, uid: str, one: Sample, namespace: str = "team") -> None:
         """Record a Pod that gets an artifact."""
@@ -174,7 +174,7 @@ async def test_shared_files_are_fetched_once_and_stay_as_long_as_a_model_has_the
     assert files_in(tree) == dict(TWO.files)
 
 
-async def test_room_is_made_by_what_no_pod_uses(node: Node) -> None:
+async def test_o69_room_is_made_by_what_no_pod_uses(node: Node) -> None:
     node.shelf.add(ONE)
     node.shelf.add(TWO)
     node.place("a", TWO)
@@ -215,7 +215,7 @@ async def test_second_agent_waits_for_the_first(node: Node) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_half_file_of_a_power_cut_and_flipped_bit_are_fetched_again(node: Node) -> None:
+async def test_o70_half_file_of_a_power_cut_and_flipped_bit_are_fetched_again(node: Node) -> None:
     node.shelf.add(ONE)
     node.place("a", ONE)
     async with node.runs():
@@ -240,6 +240,26 @@ async def test_half_file_of_a_power_cut_and_flipped_bit_are_fetched_again(node: 
     async with audited.runs():
         await audited.until(lambda found: bool(audited.shelf.asked) and holds(ONE)(found))
     (tree,) = (path for path in [node.tree(ONE)] if path)
+    assert files_in(tree) == dict(ONE.files)
+
+
+@pytest.mark.parametrize("fault", ["removed", "truncated"])
+async def test_o70_what_is_gone_from_a_device_comes_again(node: Node, fault: str) -> None:
+    node.shelf.add(ONE)
+    node.place("a", ONE)
+    async with node.runs():
+        await node.until(holds(ONE))
+        (tree,) = (path for path in [node.tree(ONE)] if path)
+        before, asked = tree.stat().st_ino, len(node.shelf.asked)
+        if fault == "removed":
+            tree.rename(tree.with_name("elsewhere"))
+        else:
+            (tree / "model.safetensors").chmod(0o644)
+            with (tree / "model.safetensors").open("r+b") as file:
+                file.truncate(10)
+        await node.until(lambda found: len(node.shelf.asked) > asked and holds(ONE)(found))
+    (tree,) = (path for path in [node.tree(ONE)] if path)
+    assert tree.stat().st_ino != before
     assert files_in(tree) == dict(ONE.files)
 
 
@@ -271,7 +291,7 @@ async def test_node_without_a_device_says_so(tmp_path: Path) -> None:
     assert [(one.id, one.trouble) for one in report.devices] == [("sdb", "carries another file system")]
 
 
-async def test_removal_stops_when_a_pod_comes_in_between(node: Node) -> None:
+async def test_o71_removal_stops_when_a_pod_comes_in_between(node: Node) -> None:
     node.shelf.add(ONE)
     device = node.root / "devices" / "one"
     node.shelf.fetch(ONE.digest, ["ns/team"], device, Progress())

@@ -223,7 +223,7 @@ def test_a_pod_past_the_scheduler_cannot_wait_for_shared_claims() -> None:
     assert "AI_MODELS_DIGEST_0 is set by ai-models" in refusal(pod(container=digest), shared=True)
 
 
-def test_a_container_that_another_webhook_adds_gets_the_same() -> None:
+def test_o77_a_container_that_another_webhook_adds_gets_the_same() -> None:
     once = made(pod())
     more = copy.deepcopy(once)
     more["spec"]["containers"].append({"name": "sidecar", "env": [{"name": "A", "value": "b"}]})
@@ -274,7 +274,7 @@ PODS = st.builds(
 
 
 @given(PODS, st.booleans())
-def test_laws(content: Object, shared: bool) -> None:
+def test_o77_laws(content: Object, shared: bool) -> None:
     before = json.dumps(content)
     found = inject.injected(content, "demo", shared=shared)
     assert json.dumps(content) == before, "what is given is not changed"
