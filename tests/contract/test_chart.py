@@ -342,7 +342,7 @@ def test_o68_kubelets_folder_is_the_one_that_is_set(folder: str) -> None:
     assert (mount["mountPath"], mount["mountPropagation"]) == (folder, "Bidirectional")
     assert {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}["kubelet"] == folder
     assert {one["name"]: one.get("value") for one in container["env"]}["AI_MODELS_KUBELET_DIR"] == folder
-    assert "/var/lib/kubelet" not in json.dumps(objects)
+    assert '"/var/lib/kubelet' not in json.dumps(objects)
     told = node_settings.from_env(
         {one["name"]: one.get("value", "node-a") for one in container["env"]} | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     )
