@@ -34,7 +34,7 @@ WORKERS = 16
 RESYNC_EVERY_SECONDS = 600.0
 SET_SECONDS = 10.0
 """A Pod of a StatefulSet that waits is compared with it so often."""
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.25
 
 
 @dataclasses.dataclass(slots=True)

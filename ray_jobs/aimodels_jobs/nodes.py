@@ -4,6 +4,7 @@ Wants come from the operator, which sends them again when they are missing; agen
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +15,9 @@ from aimodels_core.nodes import NodeReport, NodeWant
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 1.0
+ASK_SECONDS = 2.0
+WARMING_SECONDS = 0.5
+"""While something is on its way: Pods wait for the news."""
 _PROGRESS_SECONDS = 5.0
 _FRESH_SECONDS = 30.0
 _LOST_SECONDS = 600.0
@@ -50,6 +53,7 @@ class Nodes:
         self._heard: dict[str, float] = {}
         self._latest: dict[str, NodeReport] = {}
         self._shown: tuple[NodeReport, ...] = ()
+        self._told = asyncio.Event()
         self._shown_at = float("-inf")
 
     def put(self, want: NodeWant) -> None:
@@ -61,6 +65,7 @@ class Nodes:
         if want.node not in self._wants and len(self._wants) >= _MAX_NODES:
             raise UsageError(f"nodes: want at most {_MAX_NODES}")
         self._wants[want.node] = want
+        self._told.set()
 
     @property
     def reports(self) -> tuple[NodeReport, ...]:
@@ -68,13 +73,17 @@ class Nodes:
         return self._shown
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Ask for ever: soon when there is something new to tell or something is on its way, else now and then."""
         while True:
+            self._told.clear()
             try:
                 await self.ask()
             except AiModelsError as error:
                 log.warning("agents of nodes not asked", extra={"error": error.code, "detail": error.message})
-            await asyncio.sleep(ASK_SECONDS)
+            warming = any(report.warming for report in self._latest.values())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WARMING_SECONDS if warming else ASK_SECONDS):
+                    await self._told.wait()
 
     async def ask(self) -> None:
         """Ask all agents once.

@@ -9,7 +9,7 @@ import pytest
 from aimodels_core.errors import MoverLost, UsageError
 from aimodels_core.messages import Snapshot
 from aimodels_core.nodes import Device, Held, NodeReport, NodeWant, Warm, Warming
-from aimodels_jobs.nodes import Nodes
+from aimodels_jobs.nodes import ASK_SECONDS, Nodes
 
 DIGEST = "sha256:" + "a" * 64
 REPORT = NodeReport("n1", 1.0, (Device("one", 100, 50),), (), (Warming(DIGEST, 1, 10),))
@@ -126,3 +126,27 @@ def test_snapshots_with_and_without_nodes_are_read() -> None:
 
     assert Snapshot.from_json(snapshot.to_json()) == snapshot
     assert Snapshot.from_json(older).nodes == ()
+
+
+def test_what_is_new_is_told_at_once(clock: Clock) -> None:
+    class Once(Asked):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: asyncio.Queue[Mapping[str, NodeWant]] = asyncio.Queue()
+
+        async def exchange(self, wants: Mapping[str, NodeWant]) -> Mapping[str, NodeReport]:
+            await self.seen.put(wants)
+            return {}
+
+    async def run() -> Mapping[str, NodeWant]:
+        agents = Once()
+        made = nodes(agents, clock, [])
+        task = asyncio.create_task(made.run())
+        await agents.seen.get()
+        made.put(NodeWant("n1"))
+        found = await asyncio.wait_for(agents.seen.get(), ASK_SECONDS / 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return found
+
+    assert asyncio.run(run()) == {"n1": NodeWant("n1")}
