@@ -214,6 +214,13 @@ class Checkpoints:
         self._drop_uploads({r.upload.id: r.upload for r in self._records(digest, scope)}.values())
         self.discard(digest, scope)
 
+    def left_behind(self, stored: Collection[Digest], scope: str) -> tuple[Digest, ...]:
+        """List blobs of these that still have records in a scope: of a process that died after it had stored them."""
+        if not stored:
+            return ()
+        keys = [info.key for info in self._objects.list(names.checkpoints_prefix())]
+        return tuple(one for one in stored if any(key.startswith(names.checkpoints_prefix(one, scope)) for key in keys))
+
     def unclaimed(self, claimed: Collection[Digest], *, older_seconds: float = UNCLAIMED_SECONDS) -> tuple[Digest, ...]:
         """List blobs that nobody works on and whose newest record is older than that."""
         newest: dict[str, float] = {}

@@ -286,6 +286,10 @@ class Publication:
         reused = {row.digest for row in found.plan.files if row.way is Way.REUSE and row.digest}
         links = [self._workshop.threads.run(store.link, scope, digest) for digest in sorted(reused - found.linked)]
         await _all(links, at_once=_BLOBS_AT_ONCE)
+        checkpoints = self._workshop.checkpoints
+        for digest in await self._workshop.threads.run(checkpoints.left_behind, reused, scope):
+            async with self._workshop.locks.hold(digest):
+                await self._workshop.threads.run(checkpoints.abandon, digest, scope)
 
     async def _move_large(self, rows: Sequence[PlanFile], links: Sequence[str]) -> None:
         """Move each distinct blob once, largest first."""
