@@ -99,7 +99,8 @@ class Ledger:
             AiModelsError, OSError: it cannot be dropped.
         """
         async with self._lock(uid):
-            if await self._threads(used) or self.publishes(uid):
+            # Whoever publishes now may have mounted and ended when the look at mounts is over; who begins later waits.
+            if self.publishes(uid) or await self._threads(used):
                 return False
             if uid in self._records:
                 await self._threads(lambda: self._kept.drop(uid))
