@@ -25,13 +25,13 @@ from aimodels_nodecache.agenda import Agenda, Need, Room, Seen
 from aimodels_nodecache.cache import Cache, Kept
 from aimodels_nodecache.fetching import Fetcher, Progress, Source
 from aimodels_nodecache.podrecords import PodRecords
+from aimodels_nodecache.trees import LOCK
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 CHECK_SECONDS = 30.0
-LOCK = "node-agent.lock"
 _TOUCH_SECONDS = 60.0
 _TIDY_SECONDS = 30.0
 _AUDIT_SECONDS = 600.0

@@ -7,6 +7,7 @@ mounted by that, though the API server is away or its object is gone. Why one is
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,10 +16,13 @@ from aimodels_core.errors import AiModelsError, ClusterUnavailable
 from aimodels_nodecache import disks, substrates
 from aimodels_nodecache.substrates import Mounted, Probed, Wanted
 from aimodels_nodecache.threads import Threads
+from aimodels_nodecache.trees import LOCK
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
+LIST_SECONDS = 15.0
+"""Between two lists of all labelled objects."""
 HOST = "host"
 _NODE = "node"
 _MAX_UUID_CHARS = 128
@@ -64,6 +68,8 @@ class Devices:
     ) -> None:
         self._node, self._root, self._blocks = node, root, blocks
         self._programs, self._threads, self._folder = programs, threads, folder
+        self._found: dict[str, Wanted] | None = None
+        self._listed_at = float("-inf")
         self.troubles: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -83,24 +89,37 @@ class Devices:
         """
         await self._threads(self._prepare)
         owned = await self._threads(self._owned)
-        try:
-            found = {one.id: one for one in substrates.wanted_on(self._node, await self._blocks.block_devices())}
-        except ClusterUnavailable as error:
-            log.warning("block devices not read", extra={"detail": error.message})
-            found = {}
+        await self._list()
+        found = self._found or {}
         troubles = {}
         for name in sorted(owned.keys() | found.keys()):
             words = await self._threads(lambda: self._ready(name, found.get(name), owned.get(name, "")))  # noqa: B023 - awaited at once
             if words:
                 troubles[name] = words
-        if words := substrates.nothing_usable([*owned, *found], folder=self._folder):
+        words = substrates.nothing_usable([*owned, *found], folder=self._folder)
+        if words and self._found is not None:
             troubles[_NODE] = words
         await self._threads(lambda: self._tell(troubles))
 
+    async def _list(self) -> None:
+        """Read the objects now and then; while the API server is away, those that were seen last count."""
+        if time.monotonic() - self._listed_at < LIST_SECONDS:
+            return
+        try:
+            found = substrates.wanted_on(self._node, await self._blocks.block_devices())
+        except ClusterUnavailable as error:
+            log.warning("block devices not read", extra={"detail": error.message})
+            return
+        self._found, self._listed_at = {one.id: one for one in found}, time.monotonic()
+
     def _prepare(self) -> None:
+        """Make the folders: ours, so that the agent, which owns what is on the devices, cannot replace them."""
         for name in ("devices", "owned", "trouble", "records"):
             (self._root / name).mkdir(mode=0o755, parents=True, exist_ok=True)
-        os.chown(self._root, disks.OWNER, disks.OWNER)
+        os.chown(self._root, 0, 0)
+        lock = self._root / LOCK
+        os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+        os.chown(lock, disks.OWNER, disks.OWNER, follow_symlinks=False)
         if self._folder:
             (self._root / "devices" / HOST).mkdir(mode=0o755, exist_ok=True)
             disks.own(self._root / "devices" / HOST, HOST)
@@ -119,9 +138,9 @@ class Devices:
             mounted = self._programs.mounted(target)
             path = wanted.path if wanted is not None else ""
             if mounted is None and uuid:
-                path = self._programs.find(uuid) or path
+                path = self._programs.find(uuid)
             probed = self._programs.probe(path) if mounted is None and path else Probed(there=False)
-            step = substrates.decide(probed, mounted)
+            step = substrates.decide(probed, mounted, owned=bool(uuid))
             if step.make:
                 log.warning("a file system is made", extra={"device": name, "path": path})
                 self._programs.make(path)

@@ -1,5 +1,6 @@
 """Devices of a node by the programs that know them: blkid, mkfs, mount. Every call here blocks; all have deadlines."""
 
+import errno
 import os
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +11,9 @@ from aimodels_nodecache import mount
 from aimodels_nodecache.substrates import KIND, LABEL, Mounted, Probed
 from aimodels_nodecache.trees import MARK
 
+_EDGE_BYTES = 1024 * 1024
+_PROBE = f"{MARK}.probe"
+_OWN_ENTRIES = frozenset({"lost+found", MARK, _PROBE})
 OWNER = 64535
 """User of the agent, which has no rights but over these folders."""
 _PROBE_SECONDS, _MAKE_SECONDS, _MOUNT_SECONDS = 20.0, 600.0, 60.0
@@ -33,6 +37,7 @@ class Disks:
             return Probed(there=False)
         done = _run(["blkid", "-p", "-o", "export", path], _PROBE_SECONDS)
         if done.returncode == _NOTHING:
+            _read_edges(device)  # blkid says the same of a device that it cannot read
             return Probed(read_only=_is_read_only(device))
         if done.returncode == _UNCLEAR:
             return Probed(kind="several things at once")
@@ -79,16 +84,19 @@ class Disks:
             raise StoreUnavailable(f"{path}: mkfs: {_words(done)}", code="Make")
 
     def mount(self, path: str, target: Path) -> None:
-        """Mount a device and put our mark into it.
+        """Mount a device of ours; a new one gets our mark.
 
         Raises:
-            StoreUnavailable: it cannot be mounted.
+            StoreUnavailable: it cannot be mounted, or has files of others and no mark of ours.
             OSError: the mark cannot be written.
         """
         target.mkdir(mode=0o755, parents=True, exist_ok=True)
         done = _run(["mount", "-t", KIND, "-o", _OPTIONS, path, str(target)], _MOUNT_SECONDS)
         if done.returncode != 0:
             raise StoreUnavailable(f"{path}: mount: {_words(done)}", code="Mount")
+        if not (target / MARK).exists() and not {one.name for one in target.iterdir()} <= _OWN_ENTRIES:
+            mount.unmount(target)
+            raise StoreUnavailable(f"{path}: it has our label, files of others and no mark of ours", code="Foreign")
         own(target, target.name)
 
     def mounted(self, target: Path) -> Mounted | None:
@@ -96,22 +104,50 @@ class Disks:
         found = [one for one in mount.mounts() if one.target == str(target)]
         if not found:
             return None
-        flags = os.statvfs(target).f_flag
-        return Mounted(found[-1].source, read_only=bool(flags & os.ST_RDONLY))
+        return Mounted(found[-1].source, _unwritable(target))
 
 
 def own(folder: Path, text: str) -> None:
     """Make a folder the agent's, and mark it as one of the cache."""
-    os.chown(folder, OWNER, OWNER)
-    folder.chmod(0o755)
-    mark = folder / MARK
-    if not mark.exists():
-        scratch = folder / f"{MARK}.tmp"
-        with scratch.open("w", encoding="ascii") as file:
+    if not (folder / MARK).exists():
+        # What is in the folder may be the agent's already: nothing is followed, nothing is overwritten.
+        descriptor = os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        scratch.replace(mark)
+    os.chown(folder, OWNER, OWNER, follow_symlinks=False)
+
+
+def _read_edges(device: Path) -> None:
+    """Read the first and the last bytes of a device.
+
+    Raises:
+        StoreUnavailable: it cannot be read, so nobody knows what is on it.
+    """
+    try:
+        with device.open("rb", buffering=0) as file:
+            size_bytes = file.seek(0, os.SEEK_END)
+            for start in (0, max(0, size_bytes - _EDGE_BYTES)):
+                file.seek(start)
+                wanted = min(_EDGE_BYTES, size_bytes - start)
+                if len(file.read(wanted)) < wanted:
+                    raise StoreUnavailable(f"{device}: want {wanted} bytes at {start}, got fewer", code="Probe")
+    except OSError as error:
+        raise StoreUnavailable(f"{device}: cannot be read: {error.strerror}", code="Probe") from error
+
+
+def _unwritable(folder: Path) -> str:
+    """Say why nothing can be written to a mounted file system; empty when it can. A full one can."""
+    probe = folder / _PROBE
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return ""
+        return f"it cannot be written: {error.strerror}"
+    return ""
 
 
 def _is_read_only(device: Path) -> bool:

@@ -17,6 +17,7 @@ MAX_MOUNTINFO_BYTES = 64 * 1024 * 1024
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 _SEALED = _MS_RDONLY | _MS_NOSUID | _MS_NODEV
 _UMOUNT_NOFOLLOW = 8
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LAYERS = 16
 """More mounts upon each other than repeated crashes leave."""
 _OCTAL = re.compile(rb"\\([0-7]{3})")
@@ -85,9 +86,18 @@ def bind(source: Path, target: Path) -> None:
     """Mount a folder at another, read-only. Killed in between, it leaves a mount that is not sealed: see `look`.
 
     Raises:
-        OSError: the kernel refused; nothing of it is left then.
+        OSError: the kernel refused, or the last two parts of the source's path are not folders themselves, such as
+            symbolic links of whoever owns its parent; nothing of it is left then.
     """
-    _mount(os.fsencode(source), target, _MS_BIND)
+    parent = os.open(source.parent, _FOLDER)
+    try:
+        folder = os.open(source.name, _FOLDER, dir_fd=parent)
+    finally:
+        os.close(parent)
+    try:
+        _mount(f"/proc/self/fd/{folder}".encode(), target, _MS_BIND)
+    finally:
+        os.close(folder)
     try:
         _mount(None, target, _MS_REMOUNT | _MS_BIND | _SEALED)
     except OSError:

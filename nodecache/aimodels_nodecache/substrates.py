@@ -37,7 +37,7 @@ class Probed:
     """What is on a device.
 
     Args:
-        there: whether it can be read at all.
+        there: whether there is a device.
         kind: of its file system or whatever else it carries; empty for nothing.
         label: of its file system.
         read_only: whether it cannot be written.
@@ -55,11 +55,11 @@ class Mounted:
 
     Args:
         source: of the mount.
-        read_only: whether the file system is.
+        trouble: why it cannot be written; empty when it can.
     """
 
     source: str
-    read_only: bool = False
+    trouble: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,12 +97,21 @@ def is_device(path: str) -> bool:
     return _DEVICE.fullmatch(path) is not None and ".." not in PurePosixPath(path).parts
 
 
-def decide(probed: Probed, mounted: Mounted | None) -> Step:
-    """Say what is to be done about a device that is meant."""
+def decide(probed: Probed, mounted: Mounted | None, *, owned: bool = False) -> Step:
+    """Say what is to be done about a device that is meant.
+
+    Args:
+        probed: what is on the device that was found for it.
+        mounted: what is mounted already.
+        owned: whether it had a file system of ours before: then none is ever made again, since another disk may have
+            taken its name.
+    """
     if mounted is not None:
-        return Step(trouble="its file system is read-only" if mounted.read_only else "")
+        return Step(trouble=mounted.trouble)
     if not probed.there:
         return Step(trouble="the device is not there")
+    if owned and (probed.kind, probed.label) != (KIND, LABEL):
+        return Step(trouble="the file system that was made on it is gone; remove <cache>/owned/<id> if that is meant")
     if probed.read_only:
         return Step(trouble="the device cannot be written")
     if not probed.kind:

@@ -11,6 +11,8 @@ from aimodels_core.digest import Digest
 
 MARK: Final = ".ai-models"
 """File in the folder of each device that is ours."""
+LOCK: Final = "node-agent.lock"
+"""File in the folder of the cache, held by the agent that works."""
 
 
 class NodeTrees:
@@ -31,6 +33,6 @@ class NodeTrees:
             return None
         for device in devices:
             tree = device / "trees" / digest.hex
-            if (device / MARK).is_file() and tree.is_dir():
+            if (device / MARK).is_file() and tree.is_dir() and not (tree.is_symlink() or tree.parent.is_symlink()):
                 return tree
         return None

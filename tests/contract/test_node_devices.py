@@ -106,3 +106,56 @@ def test_node_without_any_device_says_so_until_it_has_one(node: CsiNode, attach:
     node.api.devices = [block("mine", attach("mine"))]
     wait_for(lambda: usable(node, "mine"), "a device of ours", seconds=60)
     wait_for(lambda: "node" not in devices(node), "no complaint", seconds=30)
+
+
+def test_a_disk_that_took_the_place_of_ours_is_not_made_ours(node: CsiNode, attach: Attach) -> None:
+    device, other = attach("mine"), attach("other")
+    node.api.devices = [block("mine", device)]
+    node.start()
+    wait_for(lambda: usable(node, "mine"), "a device of ours", seconds=60)
+    node.stop()
+    node.run("umount", node.cache / "devices" / "mine")
+    subprocess.run(["wipefs", "--all", "--quiet", device], check=True, timeout=60)
+    node.api.devices = [block("mine", other)]
+    before = digest(other)
+    node.start()
+    wait_for(lambda: "mine" in devices(node), "a complaint", seconds=60)
+
+    assert devices(node)["mine"].trouble == "the device is not there"
+    assert digest(other) == before
+
+
+def test_our_label_alone_makes_nothing_ours(node: CsiNode, attach: Attach) -> None:
+    device = attach("theirs")
+    subprocess.run(["mkfs.ext4", "-q", "-L", LABEL, device], check=True, timeout=60)
+    folder = node.root / "theirs"
+    folder.mkdir()
+    node.run("mount", device, folder)
+    (node.seen(folder) / "photo.jpg").write_text("theirs")
+    node.run("umount", folder)
+    node.api.devices = [block("theirs", device)]
+    node.start()
+    wait_for(lambda: "theirs" in devices(node), "a refusal", seconds=60)
+
+    assert "no mark of ours" in devices(node)["theirs"].trouble
+    node.run("mount", device, folder)
+    assert sorted(path.name for path in node.seen(folder).iterdir()) == ["lost+found", "photo.jpg"]
+
+
+def test_what_the_agent_owns_leads_nowhere_else(node: CsiNode) -> None:
+    node.start(HOST_FOLDER="true", WAIT_SECONDS="2")
+    host = node.cache / "devices" / "host"
+    pod = node.pod("web", {"m": node.tree("one")})
+    trees = host / "trees"
+    hexadecimal = next(trees.iterdir()).name
+    (trees / hexadecimal).rename(host / "elsewhere")
+    (trees / hexadecimal).symlink_to(node.account)
+
+    assert node.publish(pod, "m").code == "UNAVAILABLE"
+    assert node.mounts() == []
+    (trees / hexadecimal).unlink()
+    trees.rename(host / "aside")
+    trees.symlink_to(host / "aside")
+    (host / "aside" / hexadecimal).symlink_to(node.account)
+    assert node.publish(pod, "m").code == "UNAVAILABLE"
+    assert (node.cache.stat().st_uid, (node.cache / "records").stat().st_uid) == (0, 0)
