@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from aimodels_core import names
 from aimodels_core.names import HomeSecret
 from aimodels_jobs import host_options
 from aimodels_nodecache import settings as node_settings
@@ -160,6 +161,29 @@ def test_pods_are_restricted_and_bounded(values: Mapping[str, str]) -> None:
         assert one["readinessProbe"], name
         assert one["resources"]["limits"]["memory"], name
         assert set(one["resources"]["requests"]) == {"cpu", "memory"}, name
+
+
+def test_of_what_runs_on_nodes_only_the_driver_has_rights_there() -> None:
+    found = [one for one in render({**IMAGES, **NODE_CACHE}) if one["kind"] == "DaemonSet"]
+    specs = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in found}
+    (driver,), (agent,) = (specs[f"ai-models-node-{name}"]["containers"] for name in ("csi", "agent"))
+
+    assert {one["metadata"]["namespace"] for one in found} == {names.NODE_NAMESPACE}
+    assert driver["securityContext"]["privileged"]
+    assert driver["securityContext"]["readOnlyRootFilesystem"]
+    assert agent["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert specs["ai-models-node-agent"]["securityContext"]["runAsNonRoot"]
+    assert specs["ai-models-node-agent"]["automountServiceAccountToken"] is False
+    assert specs["ai-models-node-csi"]["priorityClassName"] == "system-node-critical"
+    for name, spec in specs.items():
+        (one,) = spec["containers"]
+        assert one["readinessProbe"], name
+        assert one["resources"]["limits"]["memory"], name
+        assert spec["nodeSelector"] == {names.LABEL_CACHE: "true"}, name
 
 
 def test_only_operator_and_webhook_have_a_token_for_the_api_server() -> None:
