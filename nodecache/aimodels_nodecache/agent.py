@@ -162,7 +162,7 @@ class Agent:
                 self._begin(need, None)
         await self._housework(kept, used, {need.digest for need in needs})
         held = tuple(Held(str(one.digest), one.size_bytes, one.digest in used) for one in kept.values())
-        trouble = "" if folders else "no device: label a block device, or set delivery.hostPath"
+        trouble = "" if folders else "no device: label a block device, or set delivery.hostFolder"
         self._failed = {digest: one for digest, one in self._failed.items() if digest in {n.digest for n in needs}}
         self._report = NodeReport(
             self._node, self._now(), devices, held, self._warming(seen, todo), self._want.cache_bytes, trouble
