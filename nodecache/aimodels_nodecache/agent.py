@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -125,13 +125,10 @@ class Agent:
                 while words := await self._blocking(lambda: _lock(self._root, held)):
                     self._report = NodeReport(self._node, self._now(), trouble=words)
                     await asyncio.sleep(LOOK_SECONDS)
-                await self._blocking(self._cache.recover)
+                while not await self._works(self._recover):  # noqa: ASYNC110 - devices tell nobody
+                    await asyncio.sleep(LOOK_SECONDS)
                 while True:
-                    try:
-                        await self.look()
-                    except (AiModelsError, OSError) as error:
-                        log.warning("looked in vain", extra={"detail": str(error)})
-                        self._report = dataclasses.replace(self._report, at=self._now(), trouble=str(error)[:_MAX_TEXT])
+                    await self._works(self.look)
                     await asyncio.sleep(LOOK_SECONDS)
         finally:
             for running in self._running.values():
@@ -139,6 +136,24 @@ class Agent:
             for task in self._tasks:
                 task.cancel()
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _recover(self) -> None:
+        await self._blocking(self._cache.recover)
+
+    async def _works(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """Do a step, and report what is wrong when it breaks: nobody starts the agent anew while its actor lives."""
+        try:
+            await step()
+        except (AiModelsError, OSError) as error:
+            log.warning("looked in vain", extra={"detail": str(error)})
+            words = str(error)
+        except Exception as error:
+            log.exception("look broke")
+            words = f"internal: {type(error).__name__}"
+        else:
+            return True
+        self._report = dataclasses.replace(self._report, at=self._now(), trouble=words[:_MAX_TEXT])
+        return False
 
     async def look(self) -> None:
         """Look once at what is wanted and there, begin what is to be done, and make the report.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from aimodels_core import names
-from aimodels_core.errors import AiModelsError, ClusterUnavailable, LeadershipLost
+from aimodels_core.errors import AiModelsError, ClusterUnavailable, LeadershipLost, UsageError
 from aimodels_core.nodes import NodeReport, NodeWant
 from aimodels_operator import warming
 from aimodels_operator.kube import Kube, Raw
@@ -123,7 +123,7 @@ class Warmers:
         epoch = self._coordinator.epoch
         for name, want in found.items() if epoch else ():
             if self._sent.get(name) != (epoch, want):
-                await self._coordinator.put_node(want)
+                await self._tell(want)
                 self._sent[name] = (epoch, want)
         for name, report in reports.items():
             await self._show(name, report)
@@ -131,12 +131,21 @@ class Warmers:
             self._tidied = self._clock()
             await self._tidy({node.name for node in nodes} | reports.keys())
 
+    async def _tell(self, want: NodeWant) -> None:
+        """Send what a node should hold; a refused one keeps others from nothing, and is not sent again as it is."""
+        try:
+            await self._coordinator.put_node(want)
+        except UsageError as error:
+            log.error("node not told what to warm", extra={"node": want.node, "error": error.message})  # noqa: TRY400 - no bug
+
     async def _show(self, name: str, report: NodeReport) -> None:
         status = warming.status_of(report)
         at, shown = self._shown.get(name, (float("-inf"), {}))
         age = self._clock() - at
         if age < SHOW_SECONDS or (warming.same(shown, status) and age < _TIME_SECONDS):
             return
+        # A node whose object is refused comes again after the others, not before them for ever.
+        self._shown[name] = (self._clock(), {})
         await self._admit(Urgency.PROGRESS)
         try:
             await self._patch(name, status)

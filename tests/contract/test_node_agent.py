@@ -289,6 +289,21 @@ async def test_node_without_a_device_says_so(tmp_path: Path) -> None:
         report = await node.until(lambda found: "no device" in found.trouble)
 
     assert [(one.id, one.trouble) for one in report.devices] == [("sdb", "carries another file system")]
+    assert "delivery.hostFolder" in report.trouble
+
+
+async def test_agent_works_on_when_devices_could_not_be_read_for_a_while(tmp_path: Path) -> None:
+    """Nobody starts it anew: the actor that it runs in lives on."""
+    node = Node(tmp_path, devices=())
+    (tmp_path / "devices").symlink_to(tmp_path / "devices")
+    async with node.runs():
+        await node.until(lambda found: "symbolic links" in found.trouble)
+        (tmp_path / "devices").unlink()
+        (tmp_path / "devices" / "one").mkdir(parents=True)
+        (tmp_path / "devices" / "one" / MARK).touch()
+        report = await node.until(lambda found: not found.trouble)
+
+    assert [one.id for one in report.devices] == ["one"]
 
 
 async def test_o71_removal_stops_when_a_pod_comes_in_between(node: Node) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from aimodels_core import names
-from aimodels_core.errors import CoordinatorUnavailable, LeadershipLost
+from aimodels_core.errors import ClusterUnavailable, CoordinatorUnavailable, LeadershipLost, UsageError
 from aimodels_core.nodes import Device, Held, NodeReport, NodeWant
 from aimodels_operator.kube import Kube
 from aimodels_operator.nodehome import NodeHome
@@ -31,6 +31,7 @@ class World:
         self.epoch = "one"
         self.told: list[NodeWant] = []
         self.away = False
+        self.refused = ""
         self.now = 0.0
         self.loop = Warmers(self, self, kube, self._admit, lambda: self.reports, cache_bytes=99, clock=lambda: self.now)
 
@@ -49,6 +50,8 @@ class World:
     async def put_node(self, want: NodeWant) -> None:
         if self.away:
             raise CoordinatorUnavailable("away")
+        if want.node == self.refused:
+            raise UsageError("not a want")
         self.told.append(want)
 
     def look(self) -> list[NodeWant]:
@@ -92,6 +95,31 @@ def test_node_without_its_label_is_told_to_warm_nothing(server: tuple[ApiServer,
 
     assert told(world.look()) == {"n2": []}
     assert world.look() == []
+
+
+def test_node_whose_want_is_refused_keeps_others_from_nothing(server: tuple[ApiServer, Kube]) -> None:
+    world = World(server[1])
+    world.refused = "n1"
+    assert told(world.look()) == {"n2": [DIGEST]}
+    world.refused = ""
+    assert world.look() == [], "the same want would be refused again"
+    world.models = []
+    assert told(world.look()) == {"n1": [], "n2": []}
+
+
+def test_node_whose_object_is_refused_keeps_others_from_nothing(server: tuple[ApiServer, Kube]) -> None:
+    api, kube = server
+    api.invalid.add("n1")
+    world = World(kube)
+    world.reports = {"n1": REPORT, "n2": NodeReport("n2", 1.0)}
+    with pytest.raises(ClusterUnavailable):
+        world.look()
+    world.look()
+    assert [one["metadata"]["name"] for one in api.all("nodemodelcaches")] == ["n2"]
+    api.invalid.clear()
+    world.now += SHOW_SECONDS
+    world.look()
+    assert [one["metadata"]["name"] for one in api.all("nodemodelcaches")] == ["n1", "n2"]
 
 
 def test_objects_show_reports_not_too_often_and_go_with_their_nodes(server: tuple[ApiServer, Kube]) -> None:

@@ -28,10 +28,12 @@ class ApiServer:
     Args:
         objects: what there is.
         refuse: returns the words of a 403 for a call, or nothing.
+        invalid: names of objects whose changes get a 422.
     """
 
     objects: dict[tuple[str, str, str], Object] = dataclasses.field(default_factory=dict)
     refuse: Callable[[str, str], str] = lambda _method, _resource: ""
+    invalid: set[str] = dataclasses.field(default_factory=set)
     _versions: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
 
     def put(self, resource: str, content: Mapping[str, Any]) -> Object:
@@ -61,6 +63,8 @@ class ApiServer:
         body = json.loads(call.body) if call.body else {}
         if words := self.refuse(call.method, resource):
             return _status(403, words)
+        if name in self.invalid and call.method != "GET":
+            return _status(422, "not valid")
         if call.method == "GET" and not name:
             return self._list(resource, namespace, urllib.parse.parse_qs(query))
         if call.method == "POST":
