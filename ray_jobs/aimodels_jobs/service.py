@@ -104,7 +104,7 @@ class _Api:
             news.cancel()
 
     async def put(self, request: web.Request) -> web.Response:
-        want = Want.from_json(_uid(request), await request.read())
+        want = Want.from_json(_uid(request), await _body(request, MAX_WANT_BYTES))
         state = await self._coordinator.put(want)
         return web.json_response(state.to_raw(), status=202)
 
@@ -112,7 +112,7 @@ class _Api:
         name = request.match_info["name"]
         if not _NODE.fullmatch(name):
             raise UsageError("node: want its name in Kubernetes")
-        self._coordinator.put_node(NodeWant.from_json(name, await request.read()))
+        self._coordinator.put_node(NodeWant.from_json(name, await _body(request, nodes.MAX_BYTES)))
         return web.Response(status=204)
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -153,6 +153,14 @@ class _Api:
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(text=self._coordinator.metrics(), content_type="text/plain")
+
+
+async def _body(request: web.Request, most_bytes: int) -> bytes:
+    """Read a body that is not longer than that; the server itself lets the longest of all through."""
+    data = await request.read()
+    if len(data) > most_bytes:
+        raise web.HTTPRequestEntityTooLarge(most_bytes, len(data))
+    return data
 
 
 def _uid(request: web.Request) -> str:

@@ -74,7 +74,7 @@ class Secrets:
 
 def charted() -> dict[str, str]:
     """The variables of Ray's containers that the chart sets whatever its values are."""
-    text = (_CHART / "templates" / "ray.yaml").read_text()
+    text = (_CHART / "templates" / "_ray.tpl").read_text()
     return dict(re.findall(r'^ *- {name: (RAY_\w+), value: "?([\w/.]+)"?}', text, re.MULTILINE))
 
 
@@ -96,6 +96,7 @@ class Nodes:
             "RAY_AUTH_TOKEN_PATH": str(token),
             "AI_MODELS_RAY_HEAD": HEAD_ADDRESS,
             "AI_MODELS_RAY_CPUS": "2",
+            "AI_MODELS_RAY_LABELS": "ai-models/role=fetch",
         }
         script = f"{_WAIT_FOR_NETWORK}\n{(_CHART / 'files' / 'ray-worker.sh').read_text()}"
         self._worker = self._start("worker", [*_APART, "--net", "bash", "-c", script], WORKER_ADDRESS)
