@@ -78,6 +78,7 @@ SERVED: Mapping[str, Setting] = {
     "artifacts.caSecretName": _SECRET,
     "artifacts.usePathStyle": _SWITCH,
     "artifacts.capacityLimit": _QUANTITY,
+    "embedded.accessMode": _one_of("ReadWriteMany", "ReadWriteOnce"),
     "embedded.storageClassName": _CLASS,
     "embedded.size": _SIZE,
     "sources.huggingFace.endpoint": _ENDPOINT,

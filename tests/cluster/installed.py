@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
+from aimodels_core import names
 from aimodels_core.names import HomeSecret
 from aimodels_jobs.folder import Folder
 from aimodels_jobs.layout import Store
@@ -24,22 +25,45 @@ from tests.support.hub.server import Hub
 CLAIM = "ai-models-store"
 PORT = 18270
 GONE_SECONDS = 90.0
-_HUB = ("sources.huggingFace.endpoint=https://huggingface.co", "sources.huggingFace.caSecretName=installed-hub-ca")
+HUB = ("sources.huggingFace.endpoint=https://huggingface.co", "sources.huggingFace.caSecretName=installed-hub-ca")
 
 
 @contextlib.contextmanager
-def whole(hub: Hub) -> Iterator[None]:
-    """Everything, with a claim for its store, and the hub as the administrator's; nothing is left afterwards."""
+def whole(hub: Hub, *settings: str, token: str = "", config: Path | None = None) -> Iterator[None]:
+    """Everything, with the hub as the administrator's, a claim for its store unless the settings name a bucket; nothing
+    is left afterwards.
+
+    Args:
+        settings: further ones.
+        token: the administrator's, for the hub.
+        config: a file with values for Helm, over which the settings go.
+    """
     chart.namespaces()
-    Kubectl(SYSTEM).apply(secret("installed-hub-ca", {"ca.crt": hub.ca_pem.decode()}))
+    Kubectl(SYSTEM).apply(
+        secret("installed-hub-ca", {"ca.crt": hub.ca_pem.decode()}), secret("installed-hub", {"token": token})
+    )
+    credentials = ("sources.huggingFace.credentialsSecretName=installed-hub",) if token else ()
     try:
-        chart.install_whole(*_HUB)
+        chart.install_whole(*HUB, *credentials, *settings, config=config)
         yield
     finally:
         operating.install()
         home = Kubectl(HOME)
         home("delete", "secret", "--ignore-not-found", *HomeSecret)
         home("delete", "pvc", "--ignore-not-found", CLAIM, f"--timeout={GONE_SECONDS:g}s", seconds=GONE_SECONDS + 10)
+
+
+@contextlib.contextmanager
+def namespace(name: str) -> Iterator[Kubectl]:
+    """A namespace; afterwards its Pods are gone at once, so that what serves their volumes may go."""
+    Kubectl()("create", "namespace", name)
+    space = Kubectl(name)
+    try:
+        yield space
+    finally:
+        space("delete", "deployment", "--all", "--wait=false")
+        space("delete", "pod", "--all", "--grace-period=0", "--force")
+        Kubectl()("delete", "namespace", name, f"--timeout={GONE_SECONDS:g}s", seconds=GONE_SECONDS + 10)
 
 
 def model(name: str, repository: str, secret_name: str = "") -> Object:
@@ -73,6 +97,15 @@ def coordinator() -> Api:
     context = ssl.create_default_context(cadata=value("ai-models-serving-root", "tls.crt"))
     context.check_hostname = False  # reached by its Pod's address: that of its Service is known to nodes alone
     return Api(PORT, value("ai-models-coordinator", "token"), context, head["status"]["podIP"])
+
+
+def digests(space: Kubectl, name: str, model: str) -> dict[str, str]:
+    """sha256 of each file that a Pod finds."""
+    folder = f"{names.MODELS_DIR}/{model}"
+    script = f"cd {folder} && busybox find . -type f -exec busybox sha256sum {{}} +"
+    lines = space.exec(name, "sh", "-c", script).splitlines()
+    found = {path.removeprefix("./"): digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+    return {path: digest for path, digest in found.items() if not path.startswith(".ai-models")}
 
 
 def processes(stand: Cluster, pod: Object, title: str = "") -> list[int]:

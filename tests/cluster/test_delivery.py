@@ -6,14 +6,15 @@ from collections.abc import Iterator
 import pytest
 
 from aimodels_core import names
-from tests.cluster import installed, operating
-from tests.cluster.operating import phase, secret
+from tests.cluster import installed, moduleconfigs, operating
+from tests.cluster.installed import digests
+from tests.cluster.operating import phase
 from tests.cluster.stand import blockdevices, chart
-from tests.cluster.stand.chart import HOME, SYSTEM
+from tests.cluster.stand.chart import HOME
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl, Object, pod
 from tests.cluster.stand.layout import CHECKOUT
-from tests.cluster.stand.waiting import until
+from tests.cluster.stand.waiting import command, until
 from tests.support import models
 from tests.support.hub.repository import Repository
 from tests.support.hub.server import Hub
@@ -22,15 +23,7 @@ from tests.support.publishing import good_model
 pytestmark = pytest.mark.timeout(600)
 
 ADMIN_TOKEN = "hf_administrator"
-SETTINGS = (
-    "sources.huggingFace.endpoint=https://huggingface.co",
-    "sources.huggingFace.caSecretName=delivery-hub-ca",
-    "sources.huggingFace.credentialsSecretName=delivery-hub",
-    "delivery.enabled=true",
-    "delivery.type=NodeCache",
-    "delivery.nodeCacheSize=2Gi",
-    "delivery.maxGateWait=2m",
-)
+SETTINGS = ("delivery.maxGateWait=2m",)
 NODES = ("node-a", "node-b")
 """With a labelled block device each; the third node has none."""
 MIB = 1024 * 1024
@@ -49,28 +42,18 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture(scope="module", autouse=True)
 def demo(stand: Cluster, hub: Hub) -> Iterator[Kubectl]:
     """The namespace that the examples name, with both models Ready, in a product with two warm nodes."""
-    chart.namespaces()
-    Kubectl(SYSTEM).apply(
-        secret("delivery-hub-ca", {"ca.crt": hub.ca_pem.decode()}), secret("delivery-hub", {"token": ADMIN_TOKEN})
-    )
-    Kubectl()("create", "namespace", "ai-demo")
-    space = Kubectl("ai-demo")
-    with blockdevices.labelled(stand, NODES, size_bytes=512 * MIB):
+    with (
+        blockdevices.labelled(stand, NODES, size_bytes=512 * MIB),
+        moduleconfigs.installed(stand, hub, "moduleconfig-nodecache.yaml", *SETTINGS, token=ADMIN_TOKEN),
+        installed.namespace("ai-demo") as space,
+    ):
+        example("model.yaml", "clustermodel.yaml")
         try:
-            chart.install_whole(*SETTINGS)
-            example("model.yaml", "clustermodel.yaml")
             space.until("model", "bge-m3", phase("Ready"), seconds=SECONDS)
             Kubectl().until("clustermodel", "gemma-small", phase("Ready"), seconds=SECONDS)
             yield space
         finally:
-            space("delete", "deployment", "--all", "--wait=false")
-            space("delete", "pod", "--all", "--grace-period=0", "--force")
-            Kubectl()("delete", "namespace", "ai-demo", "--timeout=90s", seconds=100)
             Kubectl()("delete", "clustermodel", "gemma-small", "--ignore-not-found", "--timeout=60s", seconds=70)
-            operating.install()
-            home = Kubectl(HOME)
-            home("delete", "secret", "--ignore-not-found", *names.HomeSecret)
-            home("delete", "pvc", "--ignore-not-found", installed.CLAIM, "--wait=false")
 
 
 def example(*files: str) -> None:
@@ -105,15 +88,6 @@ def told(space: Kubectl) -> str:
             Kubectl(home).attempt("logs", f"--selector=app=ai-models-{app}", "--tail=30", "--all-containers").stdout
         )
     return "\n".join(words)
-
-
-def digests(space: Kubectl, name: str, model: str) -> dict[str, str]:
-    """sha256 of each file that a Pod finds."""
-    folder = f"{names.MODELS_DIR}/{model}"
-    script = f"cd {folder} && busybox find . -type f -exec busybox sha256sum {{}} +"
-    lines = space.exec(name, "sh", "-c", script).splitlines()
-    found = {path.removeprefix("./"): digest for digest, path in (line.split(maxsplit=1) for line in lines)}
-    return {path: digest for path, digest in found.items() if not path.startswith(".ai-models")}
 
 
 def variable(space: Kubectl, name: str, variable: str) -> str:
@@ -172,6 +146,41 @@ def test_what_is_killed_on_a_node_leaves_files_to_their_readers(demo: Kubectl) -
     available(demo, "embedder")
     demo("scale", "deployment/embedder", "--replicas=1")
     until(lambda: len(pods_of(demo, "embedder")) == 1, what="Pods gone", seconds=60, pause=1)
+
+
+def test_upgrade_under_load_and_rollback_lose_nothing(demo: Kubectl, hub: Hub) -> None:
+    before = demo.get("model", "bge-m3")["status"]["artifact"]
+    demo.apply(reading("reader", "bge-m3"))
+    demo.ready("reader", seconds=SECONDS)
+    changes = {
+        "upgraded": ("upgrade", "ai-models", str(chart.CHART), "--reuse-values", "--set=logLevel=Debug"),
+        "rolled-back": ("rollback", "ai-models"),
+    }
+    for seed, (name, words) in enumerate(changes.items(), start=50):
+        hub.add(good_model(f"org/{name}", seed=seed))
+        demo.apply(installed.model(name, f"org/{name}"), reading(f"reads-{name}", name))
+        command("helm", f"--namespace={HOME}", *words, seconds=120)
+        chart.wait_until_it_works()
+        demo.ready(f"reads-{name}", seconds=SECONDS)
+        (container,) = Kubectl(HOME).get("deployment", "ai-models-operator")["spec"]["template"]["spec"]["containers"]
+
+        level = {"name": "AI_MODELS_LOG_LEVEL", "value": "Debug" if name == "upgraded" else "Info"}
+        assert level in container["env"]
+        assert demo.get("model", name)["status"]["phase"] == "Ready"
+    readers = [demo.get("pod", name) for name in ("reader", *(f"reads-{name}" for name in changes))]
+
+    assert [one["status"]["containerStatuses"][0]["restartCount"] for one in readers] == [0, 0, 0]
+    assert demo.get("model", "bge-m3")["status"]["artifact"] == before
+
+
+def reading(name: str, model: str) -> Object:
+    """A Pod that reads all files of a model again and again, and fails when they are not what they were."""
+    script = """
+        cd /data/modelcache/models/$0 && sums() { busybox find . -type f -exec busybox sha256sum {} + ; }
+        first="$(sums)" && while [ "$(sums)" = "$first" ]; do sleep 0.5; done; exit 1"""
+    made = pod(name, command=["sh", "-c", script, model])
+    made["metadata"]["annotations"] = {names.ANNOTATION_MODEL: model}
+    return made
 
 
 def ready(one: Object) -> bool:

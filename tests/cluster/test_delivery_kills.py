@@ -15,14 +15,15 @@ import pytest
 
 from aimodels_core import names
 from tests.cluster import installed, operating
-from tests.cluster.operating import phase, secret
+from tests.cluster.installed import digests
+from tests.cluster.operating import phase
 from tests.cluster.stand import blockdevices, chart
-from tests.cluster.stand.chart import HOME, SYSTEM
+from tests.cluster.stand.chart import HOME
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl, Object, pod
 from tests.cluster.stand.layout import StandError
 from tests.cluster.stand.waiting import until
-from tests.cluster.test_delivery import digests, published, ready, told
+from tests.cluster.test_delivery import published, ready, told
 from tests.support.hub.repository import Repository
 from tests.support.hub.server import Hub
 from tests.support.publishing import good_model
@@ -40,8 +41,6 @@ SECONDS = 300.0
 KEPT = "kept"
 """A model that a Pod reads all the time."""
 SETTINGS = (
-    "sources.huggingFace.endpoint=https://huggingface.co",
-    "sources.huggingFace.caSecretName=delivery-kills-hub-ca",
     "delivery.enabled=true",
     "delivery.type=NodeCache",
     "delivery.nodeCacheSize=300Mi",
@@ -58,28 +57,21 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture(scope="module", autouse=True)
 def reader(stand: Cluster, hub: Hub) -> Iterator[Kubectl]:
     """A namespace with a Pod that reads a model, in a product with two warm nodes."""
-    chart.namespaces()
-    Kubectl(SYSTEM).apply(secret("delivery-kills-hub-ca", {"ca.crt": hub.ca_pem.decode()}))
-    Kubectl()("create", "namespace", "reader")
-    space = Kubectl("reader")
-    with blockdevices.labelled(stand, NODES, size_bytes=512 * MIB):
+    with (
+        blockdevices.labelled(stand, NODES, size_bytes=512 * MIB),
+        installed.whole(hub, *SETTINGS),
+        installed.namespace("reader") as space,
+    ):
+        hub.add(good_model(f"org/{KEPT}"))
+        space.apply(installed.model(KEPT, f"org/{KEPT}"), wanting(KEPT, KEPT, NODES[0]))
+        space.ready(KEPT, seconds=SECONDS)
         try:
-            chart.install_whole(*SETTINGS)
-            hub.add(good_model(f"org/{KEPT}"))
-            space.apply(installed.model(KEPT, f"org/{KEPT}"), wanting(KEPT, KEPT, NODES[0]))
-            space.ready(KEPT, seconds=SECONDS)
             for name in NODES:
                 stand.node(name).shape(MEGABITS)
             yield space
         finally:
             for name in NODES:
                 stand.node(name).unshape()
-            space("delete", "pod", "--all", "--grace-period=0", "--force")
-            Kubectl()("delete", "namespace", "reader", "--timeout=90s", seconds=100)
-            operating.install()
-            home = Kubectl(HOME)
-            home("delete", "secret", "--ignore-not-found", *names.HomeSecret)
-            home("delete", "pvc", "--ignore-not-found", installed.CLAIM, "--wait=false")
 
 
 def wanting(name: str, model: str, node: str) -> Object:

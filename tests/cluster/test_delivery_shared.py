@@ -7,21 +7,18 @@ import pytest
 
 from aimodels_core import names
 from tests.cluster import installed, operating
-from tests.cluster.operating import phase, secret
-from tests.cluster.stand import chart
+from tests.cluster.installed import digests
+from tests.cluster.operating import phase
 from tests.cluster.stand.addons import STORAGE_CLASS
-from tests.cluster.stand.chart import HOME, SYSTEM
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl
 from tests.cluster.stand.waiting import until
-from tests.cluster.test_delivery import SECONDS, available, digests, example, published, variable
+from tests.cluster.test_delivery import SECONDS, available, example, published, variable
 from tests.support import models
 
 pytestmark = pytest.mark.timeout(600)
 
 SETTINGS = (
-    "sources.huggingFace.endpoint=https://huggingface.co",
-    "sources.huggingFace.caSecretName=shared-delivery-hub-ca",
     "delivery.enabled=true",
     "delivery.type=SharedPVC",
     "delivery.sharedPVCGraceSeconds=5",
@@ -31,23 +28,10 @@ SETTINGS = (
 @pytest.fixture(scope="module", autouse=True)
 def demo(stand: Cluster) -> Iterator[Kubectl]:
     """The namespace that the examples name, in a product that delivers through shared claims."""
-    chart.namespaces()
     with operating.hub_under_its_names({}) as hub:
         hub.add(models.bge_m3())
-        Kubectl(SYSTEM).apply(secret("shared-delivery-hub-ca", {"ca.crt": hub.ca_pem.decode()}))
-        Kubectl()("create", "namespace", "ai-demo")
-        space = Kubectl("ai-demo")
-        try:
-            chart.install_whole(*SETTINGS)
+        with installed.whole(hub, *SETTINGS), installed.namespace("ai-demo") as space:
             yield space
-        finally:
-            space("delete", "deployment", "--all", "--wait=false")
-            space("delete", "pod", "--all", "--grace-period=0", "--force")
-            Kubectl()("delete", "namespace", "ai-demo", "--timeout=90s", seconds=100)
-            operating.install()
-            home = Kubectl(HOME)
-            home("delete", "secret", "--ignore-not-found", *names.HomeSecret)
-            home("delete", "pvc", "--ignore-not-found", installed.CLAIM, "--wait=false")
 
 
 def test_deployment_waits_for_a_class_that_is_shared_and_reads_its_model_then(demo: Kubectl) -> None:

@@ -11,10 +11,9 @@ import pytest
 from aimodels_core import names
 from tests.cluster import installed, operating
 from tests.cluster.installed import model
-from tests.cluster.operating import phase, secret
-from tests.cluster.stand import chart
+from tests.cluster.operating import phase
 from tests.cluster.stand.addons import STORAGE_CLASS
-from tests.cluster.stand.chart import HOME, SYSTEM
+from tests.cluster.stand.chart import HOME
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl, Object, pod
 from tests.cluster.stand.layout import StandError
@@ -26,8 +25,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 CLAIM = names.shared_claim("model", "good")
 SECONDS = 180.0
 SETTINGS = (
-    "sources.huggingFace.endpoint=https://huggingface.co",
-    "sources.huggingFace.caSecretName=shared-hub-ca",
     "delivery.enabled=true",
     "delivery.type=SharedPVC",
     f"delivery.sharedPVCStorageClassName={STORAGE_CLASS}",
@@ -39,16 +36,8 @@ SETTINGS = (
 def _whole(stand: Cluster) -> Iterator[None]:
     with operating.hub_under_its_names({}) as hub:
         hub.add(good_model("org/good"))
-        chart.namespaces()
-        Kubectl(SYSTEM).apply(secret("shared-hub-ca", {"ca.crt": hub.ca_pem.decode()}))
-        home = Kubectl(HOME)
-        try:
-            chart.install_whole(*SETTINGS)
+        with installed.whole(hub, *SETTINGS):
             yield
-        finally:
-            operating.install()
-            home("delete", "secret", "--ignore-not-found", *names.HomeSecret)
-            home("delete", "pvc", "--ignore-not-found", installed.CLAIM, "--wait=false")
 
 
 @contextlib.contextmanager

@@ -106,6 +106,10 @@ def test_images_are_required(name: str) -> None:
         ),
         ({"artifacts.capacityLimit": "lots"}, "capacityLimit: want a number of bytes such as 500Gi or 1Ti, got lots"),
         ({"artifacts.capacityLimit": "-1"}, "at '/artifacts/capacityLimit': minimum: got -1, want 1"),
+        (
+            {"embedded.accessMode": "RWO"},
+            "at '/embedded/accessMode': value must be one of 'ReadWriteMany', 'ReadWriteOnce'",
+        ),
         ({"embedded.size": ""}, "at '/embedded/size': minLength: got 0, want 1"),
         ({"sources.pickle": "Maybe"}, "at '/sources/pickle': value must be one of 'Allow', 'Refuse'"),
         (
@@ -325,6 +329,26 @@ def test_the_store_is_kept_and_is_there_only_without_a_bucket() -> None:
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert "storageClassName" not in claim["spec"]
     assert "PersistentVolumeClaim" not in {found["kind"] for found in render({**IMAGES, **S3})}
+
+
+def test_whoever_uses_a_claim_that_one_node_has_is_on_that_node() -> None:
+    objects = render({**IMAGES, "embedded.accessMode": "ReadWriteOnce"})
+    (claim,) = (found for found in objects if found["kind"] == "PersistentVolumeClaim")
+    templates = {each["metadata"]["name"]: each["spec"]["template"] for each in objects if each["kind"] == "Deployment"}
+    users = {
+        name
+        for name, found in templates.items()
+        if any("persistentVolumeClaim" in volume for volume in found["spec"]["volumes"])
+    }
+
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert users == {"ai-models-ray-head", "ai-models-ray-worker", "ai-models-dmcr"}
+    for name in users:
+        (rule,) = templates[name]["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert rule["topologyKey"] == "kubernetes.io/hostname"
+        assert rule["labelSelector"]["matchLabels"].items() <= templates[name]["metadata"]["labels"].items()
+    for values in (IMAGES, {**IMAGES, **S3, "embedded.accessMode": "ReadWriteOnce"}):
+        assert [name for name, spec in pods(render(values)) if "affinity" in spec] == []
 
 
 def test_defaults_are_in_the_schema() -> None:

@@ -76,6 +76,25 @@ capabilities: {drop: [ALL]}
   matchLabelKeys: [pod-template-hash]
 {{- end }}
 
+{{- /* Pods that use a claim which one node has are on one node, so that a class of a network disk may be used too: the label by
+which they are found, and the rule. */}}
+{{- define "ai-models.storeLabel" -}}
+{{- if and (not .Values.artifacts.bucket) (eq .Values.embedded.accessMode "ReadWriteOnce") -}}
+ai.deckhouse.io/store: embedded
+{{- end }}
+{{- end }}
+
+{{- define "ai-models.besideStore" -}}
+{{- with include "ai-models.storeLabel" . -}}
+affinity:
+  podAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: { {{- . -}} }
+{{- end }}
+{{- end }}
+
 {{- define "ai-models.coordinatorUrl" -}}
 {{- if .Values.coordinator.url }}
 {{- .Values.coordinator.url }}

@@ -71,7 +71,9 @@ metadata:
   labels:
     app: ai-models-ray-head
     {{- include "ai-models.labels" . | nindent 4 }}
+    {{- include "ai-models.storeLabel" . | nindent 4 }}
 spec:
+  {{- include "ai-models.besideStore" . | nindent 2 }}
   serviceAccountName: ai-models-ray
   automountServiceAccountToken: false
   enableServiceLinks: false
@@ -141,7 +143,9 @@ metadata:
   labels:
     app: ai-models-ray-worker
     {{- include "ai-models.labels" . | nindent 4 }}
+    {{- include "ai-models.storeLabel" . | nindent 4 }}
 spec:
+  {{- include "ai-models.besideStore" . | nindent 2 }}
   serviceAccountName: ai-models-ray
   automountServiceAccountToken: false
   enableServiceLinks: false

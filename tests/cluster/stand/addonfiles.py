@@ -7,6 +7,8 @@ from pathlib import Path
 from tests.cluster.stand.archives import Image
 from tests.cluster.stand.layout import ADDRESS, REGISTRY_ADDRESS, REGISTRY_HOST
 
+LOCAL_FOLDER = "/var/lib/local-path"
+"""Of each node: there are its volumes of the class that one node has."""
 _SETUP = '#!/bin/sh\nset -eu\nmkdir -m 0777 -p "$VOL_DIR"\n'
 _TEARDOWN = '#!/bin/sh\nset -eu\nrm -rf "$VOL_DIR"\n'
 
@@ -96,8 +98,15 @@ def write_to_registry(folder: Path, image: Image) -> None:
         _write(of / "_manifests" / place / "link", link)
 
 
-def storage_objects(namespace: str, storage_class: str, *, image: str) -> str:
-    """Namespace, scripts and default storage class of the provisioner, as a JSON list for kubectl."""
+def storage_settings(shared: Mapping[str, Path], local: str) -> str:
+    """Where the provisioner puts volumes: by class, folders that all nodes have; and a folder of each node for one."""
+    everywhere = [{"node": "DEFAULT_PATH_FOR_NON_LISTED_NODES", "paths": [LOCAL_FOLDER]}]
+    classes = {name: {"sharedFileSystemPath": str(folder)} for name, folder in shared.items()}
+    return json.dumps({"storageClassConfigs": {**classes, local: {"nodePathMap": everywhere}}})
+
+
+def storage_objects(namespace: str, default: str, shared: str, local: str, *, image: str) -> str:
+    """Namespace, scripts and storage classes of the provisioner as a JSON list for kubectl."""
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     helper = {
         "apiVersion": "v1",
@@ -123,19 +132,22 @@ def storage_objects(namespace: str, storage_class: str, *, image: str) -> str:
             "metadata": {"name": "local-path-config", "namespace": namespace},
             "data": scripts,
         },
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {
-                "name": storage_class,
-                "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
-            },
-            "provisioner": "rancher.io/local-path",
-            "volumeBindingMode": "Immediate",
-            "reclaimPolicy": "Delete",
-        },
+        _storage_class(default, "Immediate", {"storageclass.kubernetes.io/is-default-class": "true"}),
+        _storage_class(shared, "Immediate", {}),
+        _storage_class(local, "WaitForFirstConsumer", {}),
     ]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def _storage_class(name: str, binding: str, annotations: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name, "annotations": dict(annotations)},
+        "provisioner": "rancher.io/local-path",
+        "volumeBindingMode": binding,
+        "reclaimPolicy": "Delete",
+    }
 
 
 def _write(file: Path, content: bytes) -> None:

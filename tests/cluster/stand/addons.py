@@ -3,7 +3,6 @@
 They run as processes of the sandbox with the administrator's kubeconfig.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +29,11 @@ SEED_IMAGES = ("embedder:latest", "generator:latest", "rag-service:latest")
 """Images of the users' own manifests, served as busybox by registry.example.com."""
 STORAGE_NAMESPACE = "stand-storage"
 STORAGE_CLASS = "shared"
+"""The default: each volume is on all nodes."""
+EXAMPLE_CLASS = "rwx-storage-class"
+"""The same, as the users' own manifests name it."""
+LOCAL_CLASS = "local"
+"""Each volume is on one node, as on a laptop's cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,12 @@ class Addons:
 
     def start_storage(self) -> None:
         """Make the default storage class and start its provisioner; the API server must be ready."""
-        (self.layout.root / "storage.json").write_text(json.dumps({"sharedFileSystemPath": str(self.layout.shared)}))
-        objects = addonfiles.storage_objects(STORAGE_NAMESPACE, STORAGE_CLASS, image=BUSYBOX_IMAGE)
+        everywhere = dict.fromkeys((STORAGE_CLASS, EXAMPLE_CLASS), self.layout.shared)
+        settings = addonfiles.storage_settings(everywhere, LOCAL_CLASS)
+        (self.layout.root / "storage.json").write_text(settings)
+        objects = addonfiles.storage_objects(
+            STORAGE_NAMESPACE, STORAGE_CLASS, EXAMPLE_CLASS, LOCAL_CLASS, image=BUSYBOX_IMAGE
+        )
         command("kubectl", "apply", "--filename=-", stdin=objects)
         self.storage.start()
 

@@ -4,6 +4,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.cluster.stand import product
 from tests.cluster.stand.kubectl import Kubectl, Object
@@ -30,19 +31,20 @@ def namespaces() -> None:
     Kubectl().apply(_namespace(HOME, labels), _namespace(SYSTEM, {}))
 
 
-def install(*settings: str, wait: bool = True) -> None:
-    """Install the chart with settings such as `logLevel=Debug`, or upgrade it; former settings are forgotten.
+def install(*settings: str, wait: bool = True, config: Path | None = None) -> None:
+    """Install the chart, or upgrade it, with settings such as `logLevel=Debug` over a file.s; others are forgotten.
 
     Raises:
         StandError: Helm or the API server refused.
     """
     words = ["--install", "--reset-values", "ai-models", str(CHART), f"--namespace={HOME}", "--create-namespace"]
     words += ["--wait"] if wait else []
+    words += [f"--values={config}"] if config else []
     command("helm", "upgrade", *words, *(f"--set={setting}" for setting in settings), seconds=HELM_SECONDS)
     Kubectl()("wait", "--for=condition=Established", "crd", "--selector=module=ai-models", "--timeout=30s")
 
 
-def install_whole(*settings: str) -> None:
+def install_whole(*settings: str, config: Path | None = None) -> None:
     """Install everything with the stand's images, or upgrade it, and wait until it works.
 
     Raises:
@@ -50,7 +52,7 @@ def install_whole(*settings: str) -> None:
     """
     images = (f"images.{name}={product.image_name(name)}" for name in ("operator", "jobs", "nodecache", "dmcr"))
     namespaces()
-    install(*images, *settings, wait=False)
+    install(*images, *settings, wait=False, config=config)
     wait_until_it_works(kuberay=KUBERAY in settings)
 
 
