@@ -19,12 +19,15 @@ from aimodels_core import names, serving
 from aimodels_core.errors import AiModelsError, MoverLost
 from aimodels_core.nodes import NodeReport, NodeWant
 from aimodels_jobs.fleet.cluster import NAMESPACE, Ray, translated
+from aimodels_jobs.fleet.inquiries import Inquiries
 
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 10.0
+_PATIENCE_SECONDS: Final = 1.0
+"""So long an exchange waits for the slowest node."""
 _CLUSTER_SECONDS: Final = 30.0
 
 
@@ -63,15 +66,14 @@ class RayAgents:
     def __init__(self, cluster: Ray, make: type[Any] = NodeAgent) -> None:
         self._cluster, self._make = cluster, make
         self._actors: dict[str, Any] = {}
+        self._inquiries: Inquiries[NodeReport] = Inquiries(_PATIENCE_SECONDS)
         # One thread: Ray's processes die with the thread that started them.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray-agents")
 
     async def exchange(self, wants: Mapping[str, NodeWant]) -> Mapping[str, NodeReport]:
         """See `nodes.Agents`."""
-        names_of_nodes = await self._blocking(self._nodes)
-        asked = [self._ask(node, wants.get(node)) for node in names_of_nodes]
-        found = await asyncio.gather(*asked)
-        return {report.node: report for report in found if report is not None}
+        nodes = await self._blocking(self._nodes)
+        return await self._inquiries.round(nodes, lambda node: self._ask(node, wants.get(node)))
 
     async def _ask(self, node: str, want: NodeWant | None) -> NodeReport | None:
         try:
