@@ -11,10 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from aimodels_core.api import Kind
+from aimodels_core import names
+from aimodels_core.api import API_VERSION, Kind
 from aimodels_core.digest import Digest
 from aimodels_core.errors import AiModelsError, ClusterUnavailable, LeadershipLost
-from aimodels_operator import delivery, pods
+from aimodels_operator import delivery, pods, warming
 from aimodels_operator.delivery import Decision, LetGo, Options, Remake, Seen
 from aimodels_operator.dirty import Dirty
 from aimodels_operator.kube_pods import PodCalls
@@ -22,7 +23,7 @@ from aimodels_operator.meters import Meters
 from aimodels_operator.owners import Owners
 from aimodels_operator.pacing import back_off
 from aimodels_operator.placement import Node
-from aimodels_operator.pods import Delivered, Named, Pod
+from aimodels_operator.pods import Delivered, Named, Owner, Pod
 from aimodels_operator.saying import Saying
 from aimodels_operator.sharedpvc_values import Blocked, Need
 from aimodels_operator.surroundings import NODES_SECONDS, Around, Models, Nodes, gist
@@ -82,6 +83,7 @@ class Delivering:
         self._saying = Saying(calls, owners, admit, meters, around.now)
         self._known: dict[str, _Memory] = {}
         self._settled: set[str] = set()
+        self._misread: dict[Named, tuple[str, str]] = {}
         self.dirty = Dirty(clock=around.clock)
 
     def see(self, raw: Mapping[str, Any], *, gone: bool) -> None:
@@ -100,6 +102,7 @@ class Delivering:
     def see_model(self, kind: Kind, raw: Mapping[str, Any], *, gone: bool) -> None:
         """Take in a version of a Model."""
         named = self._models.see(kind, raw, gone=gone)
+        self._say_of_prewarm(named, self._models.known(named))
         for uid, memory in self._known.items():
             if memory.pod.waits and named in _names(memory.pod):
                 self.dirty.add(uid)
@@ -146,6 +149,16 @@ class Delivering:
                 uid = await self.dirty.get()
                 task = group.create_task(self._work(uid))
                 task.add_done_callback(lambda _: slots.release())
+
+    def _say_of_prewarm(self, named: Named, model: Delivered | None) -> None:
+        """Have it said once that an annotation of a model warms nothing."""
+        fault = warming.selector_fault(model.prewarm) if model is not None and not self._options.shared else ""
+        if model is None or not fault:
+            self._misread.pop(named, None)
+        elif self._misread.get(named) != (model.uid, fault):
+            self._misread[named] = model.uid, fault
+            about = Owner(API_VERSION, named.kind.name, named.namespace, named.name, model.uid)
+            self._saying.post(about, ("Warning", "PrewarmIgnored", f"{names.ANNOTATION_PREWARM}: {fault}"))
 
     def _take(self, pod: Pod) -> None:
         memory = self._known.get(pod.uid)

@@ -49,6 +49,15 @@ def selects(selector: str, labels: Mapping[str, str]) -> bool:
     return held
 
 
+def selector_fault(selector: str) -> str:
+    """Say what is wrong with the value of the prewarm annotation; empty when nothing is."""
+    try:
+        selects(selector, {})
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def wants(
     waiting: Iterable[tuple[Pod, Sequence[Delivered]]],
     ahead: Iterable[Delivered],
@@ -121,10 +130,7 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def _selected(model: Delivered, node: Node) -> bool:
-    try:
-        return selects(model.prewarm, node.labels)
-    except ValueError:
-        return False
+    return not selector_fault(model.prewarm) and selects(model.prewarm, node.labels)
 
 
 def _rank(name: str, digest: str, report: NodeReport | None) -> tuple[int, str]:

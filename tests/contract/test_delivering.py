@@ -159,6 +159,27 @@ async def test_pod_waits_for_its_model_and_is_let_go(world: World) -> None:
 
 
 @pytest.mark.asyncio
+async def test_annotation_that_warms_nothing_is_said_once_for_each_of_its_values(world: World) -> None:
+    def told() -> list[str]:
+        said = (one for one in world.server.all("events") if one["reason"] == "PrewarmIgnored")
+        return [one["note"] for one in said]
+
+    async with world.running():
+        for selector in ("true", "gpu in (a100)", "gpu=a100", "gpu=a100,", "gpu=a100,"):
+            world.model(uid="m", annotations={names.ANNOTATION_PREWARM: selector})
+            world.watch()
+            world.watch()
+        await world.until(lambda: len(told()) >= 2)
+        world.pod()
+        await world.until(lambda: world.gates() == [])
+
+    assert len(told()) == 2
+    assert all(note.startswith('ai.deckhouse.io/prewarm: want "true", or labels of nodes') for note in told())
+    assert "got 'gpu in (a100)'" in told()[0]
+    assert ("Model", "PrewarmIgnored") in world.events()
+
+
+@pytest.mark.asyncio
 async def test_model_that_becomes_another_one_changes_nothing_for_a_pod_that_was_told(world: World) -> None:
     world.node("n1", DIGEST, OTHER)
     world.model()
