@@ -28,6 +28,7 @@ from awscrt.checksums import combine_crc64nvme, crc64nvme
 from perf.support import orphans
 
 _KEPT_BYTES = 1024 * 1024
+_BEGINNING_BYTES = 64 * 1024
 _SLICE_BYTES = 1024 * 1024
 _SCRAP_BYTES = 8 * 1024 * 1024
 _HEAD_BYTES = 64 * 1024
@@ -37,17 +38,18 @@ _CHECKSUM = "x-amz-checksum-crc64nvme"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object or a part; `data` is None when it was thrown away, `crc` when nobody named it."""
+    """An object or a part; `data` is its beginning, as far as it was kept, `crc` None when nobody named it."""
 
     size: int
     etag: str
     crc: int | None
-    data: bytes | None
+    data: bytes
     modified: float = field(default_factory=time.time)
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes of a range; zeros where they were thrown away."""
-        return bytes(stop - start) if self.data is None else self.data[start:stop]
+        kept = self.data[start:stop]
+        return kept + bytes(stop - start - len(kept))
 
 
 @dataclass(slots=True)
@@ -86,12 +88,13 @@ class Request:
         return self._line.read(min(self.size, 16 * _KEPT_BYTES))
 
     def stored(self, number: int) -> Stored:
-        """Take the body in: keep it when it is small, throw it away when it is not."""
+        """Take the body in: keep it when it is small, else only its beginning, where headers of weights are."""
         named = self.headers.get(_CHECKSUM)
         crc = int.from_bytes(base64.b64decode(named), "big") if named else None
         if self.size > _KEPT_BYTES:
-            self._line.discard(self.size)
-            return Stored(self.size, f'"lean-{number}"', crc, None)
+            data = self._line.read(_BEGINNING_BYTES)
+            self._line.discard(self.size - len(data))
+            return Stored(self.size, f'"lean-{number}"', crc, data)
         data = self.small()
         etag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
         return Stored(self.size, etag, crc64nvme(data) if data else 0, data)
@@ -324,7 +327,11 @@ def _joined(parts: list[Stored], etag: str) -> Stored:
     whole: int | None = 0
     for part in parts:
         whole = None if whole is None or part.crc is None else combine_crc64nvme(whole, part.crc, part.size)
-    data = b"".join(part.data or b"" for part in parts) if all(part.data is not None for part in parts) else None
+    data = b""
+    for part in parts:
+        data += part.data
+        if len(part.data) < part.size:
+            break
     return Stored(sum(part.size for part in parts), etag, whole, data)
 
 
