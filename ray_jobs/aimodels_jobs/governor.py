@@ -19,7 +19,7 @@ _BACK_OFF_MAX_SECONDS = 300.0
 _WINDOW_SECONDS = 0.8
 _REST_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 30.0
-_WORTH_IT = 1.15
+_WORTH_IT = 1.3
 _FIRST_PER_MOVER = 4
 _MOST_PER_MOVER = 16
 _ITEM = re.compile(r';\s*([a-z]+)\s*=\s*"?(\d{1,9})(?!\d)"?')
