@@ -195,3 +195,25 @@ def test_model_of_another_namespace_is_not_there(space: Kubectl, demo: Kubectl) 
 
     assert found["metadata"]["annotations"][names.ANNOTATION_BLOCKED_REASON] == "ModelNotFound"
     assert found["spec"]["schedulingGates"] == [{"name": names.SCHEDULING_GATE}]
+
+
+def test_commands_of_the_users_guide(demo: Kubectl) -> None:
+    """As they are, with the names of this cluster; the last in this file, since models are deleted."""
+    example("model.yaml", "clustermodel.yaml")
+    demo.until("model", "bge-m3", phase("Ready"), seconds=SECONDS)
+    Kubectl().until("clustermodel", "gemma-small", phase("Ready"), seconds=SECONDS)
+    digest = demo.get("model", "bge-m3")["status"]["artifact"]["digest"]
+    kubectl = Kubectl()
+    kubectl("label", "node", NODES[0], "ai.deckhouse.io/model-cache=true")
+    kubectl("label", "blockdevice", f"dev-{NODES[0]}", "ai.deckhouse.io/model-cache=true")
+    table = demo("get", "model", "bge-m3").splitlines()
+    story = demo("describe", "model", "bge-m3")
+    demo("delete", "model", "bge-m3", seconds=70)
+    kubectl("delete", "clustermodel", "gemma-small", seconds=70)
+
+    assert table[0].split() == ["NAME", "PHASE", "PROGRESS", "FORMAT", "SIZE", "AGE"]
+    assert table[1].split()[:2] == ["bge-m3", "Ready"]
+    assert digest in story
+    assert "PublicationSucceeded" in story
+    assert demo.items("models") == []
+    assert kubectl.items("clustermodels") == []
