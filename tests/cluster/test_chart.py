@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import secrets
 import ssl
 import threading
@@ -222,6 +223,21 @@ def test_upgrade_replaces_the_coordinator_and_loses_nothing(upgrade: Upgrade, hu
     assert sent < LARGE_BYTES + (LARGE_BYTES - 2 * RUN_BYTES) + 4 * MIB
     assert space.get("model", "done")["status"]["artifact"] == done["status"]["artifact"]
     assert space.get("model", "done")["status"]["phase"] == "Ready"
+
+
+def test_requests_of_our_processes_have_their_own_place_at_the_api_server(upgrade: Upgrade) -> None:
+    upgrade(*LIMITED)
+    flows = {one["metadata"]["uid"]: one["metadata"]["name"] for one in Kubectl().items("flowschemas")}
+
+    def flow_of(account: str, namespace: str, *words: str) -> str:
+        said = Kubectl(namespace).attempt("get", *words, f"--as=system:serviceaccount:{HOME}:{account}", "--v=8").stderr
+        (uid,) = set(re.findall(r"X-Kubernetes-Pf-Flowschema-Uid: (\S+)", said, re.IGNORECASE))
+        return flows[uid]
+
+    assert flow_of("ai-models-operator", HOME, "leases.coordination.k8s.io", "ai-models-operator") == "ai-models-lease"
+    assert flow_of("ai-models-operator", "default", "models", "m") == "ai-models"
+    assert flow_of("ai-models-webhook", "default", "models", "m") == "ai-models"
+    assert not flow_of("default", "default", "models", "m").startswith("ai-models-lease")
 
 
 def test_certificates_that_were_made_anew_are_served(upgrade: Upgrade) -> None:
