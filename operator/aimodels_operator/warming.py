@@ -107,6 +107,7 @@ def status_of(report: NodeReport) -> dict[str, Any]:
     held = [{"digest": one.digest, "state": "Held", "sizeBytes": one.size_bytes} for one in report.held]
     warming = [
         {"digest": one.digest, "state": "Warming", "sizeBytes": one.bytes_total, "bytesDone": one.bytes_done}
+        | _message(one.trouble)
         for one in report.warming
     ]
     at = datetime.datetime.fromtimestamp(report.at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -116,6 +117,7 @@ def status_of(report: NodeReport) -> dict[str, Any]:
         "usedBytes": sum(one.size_bytes for one in report.held),
         "devices": devices,
         "models": [*held, *warming][:_MAX_SHOWN],
+        "message": report.trouble[:_MAX_WORDS],  # an empty one too: what is left out of a patch stays as it was
     }
 
 
@@ -125,8 +127,11 @@ def same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _device(device: Device) -> dict[str, Any]:
-    shown: dict[str, Any] = {"name": device.id, "capacityBytes": device.size_bytes}
-    return {**shown, "message": device.trouble[:_MAX_WORDS]} if device.trouble else shown
+    return {"name": device.id, "capacityBytes": device.size_bytes} | _message(device.trouble)
+
+
+def _message(trouble: str) -> dict[str, Any]:
+    return {"message": trouble[:_MAX_WORDS]} if trouble else {}
 
 
 def _selected(model: Delivered, node: Node) -> bool:

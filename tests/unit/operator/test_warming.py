@@ -15,7 +15,7 @@ from aimodels_operator.placement import Node
 from aimodels_operator.pods import Delivered, Pod
 
 NO_REPORTS: Mapping[str, NodeReport] = {}
-A, B = ("sha256:" + letter * 64 for letter in "ab")
+A, B, C = ("sha256:" + letter * 64 for letter in "abc")
 
 
 def node(name: str, **labels: str) -> Node:
@@ -120,7 +120,7 @@ def test_status_shows_what_is_held_and_on_its_way() -> None:
     one = report(
         "n",
         held=(Held(A, 10),),
-        warming=(Warming(B, 1, 4),),
+        warming=(Warming(B, 1, 4), Warming(C, 0, 4, trouble="no room", no_room=True)),
         cache_bytes=60,
         devices=(Device("d", 100), Device("e", trouble="x")),
     )
@@ -134,7 +134,10 @@ def test_status_shows_what_is_held_and_on_its_way() -> None:
         "models": [
             {"digest": A, "state": "Held", "sizeBytes": 10},
             {"digest": B, "state": "Warming", "sizeBytes": 4, "bytesDone": 1},
+            {"digest": C, "state": "Warming", "sizeBytes": 4, "bytesDone": 0, "message": "no room"},
         ],
+        "message": "",
     }
+    assert warming.status_of(report("n", trouble="no device"))["message"] == "no device"
     assert warming.same(status, {**status, "reportedAt": "later"})
     assert not warming.same(status, {**status, "usedBytes": 11})
