@@ -44,15 +44,19 @@ def install(*settings: str, wait: bool = True, config: Path | None = None) -> No
     Kubectl()("wait", "--for=condition=Established", "crd", "--selector=module=ai-models", "--timeout=30s")
 
 
+def images() -> tuple[str, ...]:
+    """Settings with the stand's images."""
+    return tuple(f"images.{name}={product.image_name(name)}" for name in ("operator", "jobs", "nodecache", "dmcr"))
+
+
 def install_whole(*settings: str, config: Path | None = None) -> None:
     """Install everything with the stand's images, or upgrade it, and wait until it works.
 
     Raises:
         StandError: it does not; the message has the last words of the Pods that are not Ready.
     """
-    images = (f"images.{name}={product.image_name(name)}" for name in ("operator", "jobs", "nodecache", "dmcr"))
     namespaces()
-    install(*images, *settings, wait=False, config=config)
+    install(*images(), *settings, wait=False, config=config)
     wait_until_it_works(kuberay=KUBERAY in settings)
 
 
