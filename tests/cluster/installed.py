@@ -28,18 +28,23 @@ _HUB = ("sources.huggingFace.endpoint=https://huggingface.co", "sources.huggingF
 
 
 @contextlib.contextmanager
-def whole(hub: Hub) -> Iterator[None]:
+def whole(hub: Hub, *settings: str) -> Iterator[None]:
     """Everything, with a claim for its store, and the hub as the administrator's; nothing is left afterwards."""
     chart.namespaces()
     Kubectl(SYSTEM).apply(secret("installed-hub-ca", {"ca.crt": hub.ca_pem.decode()}))
     try:
-        chart.install_whole(*_HUB)
+        again(*settings)
         yield
     finally:
         operating.install()
         home = Kubectl(HOME)
         home("delete", "secret", "--ignore-not-found", *HomeSecret)
         home("delete", "pvc", "--ignore-not-found", CLAIM, f"--timeout={GONE_SECONDS:g}s", seconds=GONE_SECONDS + 10)
+
+
+def again(*settings: str) -> None:
+    """Install what `whole` has installed, after it was uninstalled."""
+    chart.install_whole(*_HUB, *settings)
 
 
 def model(name: str, repository: str, secret_name: str = "") -> Object:
