@@ -5,6 +5,9 @@ import dataclasses
 from aimodels_core import names
 from aimodels_operator.registration import CONFIGURATION
 
+OPERATOR = "ai-models-operator"
+"""Name of the operator's Deployment, and of its Lease."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
@@ -69,9 +72,20 @@ AT_NODES = (
 )
 """Of the operator, in the namespace of what runs on nodes."""
 
+UNINSTALL = (Rule(names.GROUP, ("models", "clustermodels"), ("list", "patch")),)
+"""Of the process before an uninstall, in the whole cluster."""
+
+UNINSTALL_AT_HOME = (
+    Rule("apps", ("deployments/scale",), ("patch",), (OPERATOR,)),
+    Rule("coordination.k8s.io", ("leases",), ("create",)),
+    Rule("coordination.k8s.io", ("leases",), ("get", "update"), (OPERATOR,)),
+)
+"""Of that process, in the operator's own namespace."""
+
 
 def allowed(group: str, resource: str, verb: str, name: str = "") -> bool:
     """Whether a rule covers a call; the client makes no other."""
-    rules = (*EVERYWHERE, *AT_HOME, *WEBHOOK, *SHARED_PVC, *DELIVERY, *NODE_CACHE, *AT_NODES)
+    operator = (*EVERYWHERE, *AT_HOME, *SHARED_PVC, *DELIVERY, *NODE_CACHE, *AT_NODES)
+    rules = (*operator, *WEBHOOK, *UNINSTALL, *UNINSTALL_AT_HOME)
     found = [rule for rule in rules if rule.group == group and resource in rule.resources and verb in rule.verbs]
     return any(not rule.names or name in rule.names for rule in found)

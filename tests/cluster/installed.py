@@ -66,6 +66,11 @@ def namespace(name: str) -> Iterator[Kubectl]:
         Kubectl()("delete", "namespace", name, f"--timeout={GONE_SECONDS:g}s", seconds=GONE_SECONDS + 10)
 
 
+def again(*settings: str) -> None:
+    """Install what `whole` has installed, after it was uninstalled."""
+    chart.install_whole(*HUB, *settings)
+
+
 def model(name: str, repository: str, secret_name: str = "") -> Object:
     """A Model from the hub, with a Secret for it."""
     source: Object = {"url": f"https://huggingface.co/{repository}"}

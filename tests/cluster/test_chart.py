@@ -22,7 +22,7 @@ from tests.cluster.stand.chart import HOME, SYSTEM
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl
 from tests.cluster.stand.layout import CHECKOUT, S3_HOST
-from tests.cluster.stand.waiting import command, until
+from tests.cluster.stand.waiting import until
 from tests.support import models
 from tests.support.hub.server import Hub
 from tests.support.publishing import good_model
@@ -272,23 +272,6 @@ def issued(part: str) -> bytes:
         Kubectl(HOME).attempt("get", "secret", f"ai-models-{part}-tls", "--output=jsonpath={.data.tls\\.crt}").stdout
     )
     return ssl.PEM_cert_to_DER_cert(base64.b64decode(found).decode()) if found else b""
-
-
-def test_uninstall_keeps_models_and_their_bytes(upgrade: Upgrade, hub: Hub, space: Kubectl) -> None:
-    upgrade(*LIMITED)
-    space.apply(model("m", "org/good"))
-    before = space.until("model", "m", phase("Ready"), seconds=120)
-    command("helm", f"--namespace={HOME}", "uninstall", "ai-models", "--wait", seconds=120)
-    until(lambda: not any(map(chart.pods, chart.PARTS)), what="all Pods gone", seconds=60, pause=0.5)
-    asked = len(hub.log)
-    chart.install_whole(*LIMITED)
-    tenants.start(space)
-    files, complaint = tenants.read(space, f"ns/{space.namespace}", before["status"]["artifact"]["digest"])
-
-    assert complaint == ""
-    assert "model.safetensors" in files
-    assert space.get("model", "m")["status"]["artifact"] == before["status"]["artifact"]
-    assert len(hub.log) == asked
 
 
 def test_bucket_instead_of_a_claim(upgrade: Upgrade, stand: Cluster, space: Kubectl) -> None:

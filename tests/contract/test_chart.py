@@ -15,7 +15,7 @@ from aimodels_core import names
 from aimodels_core.names import HomeSecret
 from aimodels_jobs import host_options
 from aimodels_nodecache import settings as node_settings
-from aimodels_operator import registration, settings, webhook_settings
+from aimodels_operator import registration, settings, uninstall, webhook_settings
 from tests.support import binaries, definitions
 
 CHART = definitions.ROOT / "charts" / "ai-models"
@@ -51,10 +51,10 @@ def render(values: Mapping[str, str]) -> list[Object]:
     return [found for found in yaml.safe_load_all(done.stdout) if found]
 
 
-def pods(objects: list[Object]) -> Iterator[tuple[str, Object]]:
-    """Names of Deployments, and specs of their Pods."""
+def pods(objects: list[Object], *kinds: str) -> Iterator[tuple[str, Object]]:
+    """Names of Deployments, or of other kinds, and specs of their Pods."""
     for found in objects:
-        if found["kind"] == "Deployment":
+        if found["kind"] in (kinds or ("Deployment",)):
             yield found["metadata"]["name"], found["spec"]["template"]["spec"]
 
 
@@ -151,7 +151,7 @@ def test_no_secret_is_rendered(values: Mapping[str, str]) -> None:
 
 @pytest.mark.parametrize("values", VARIANTS)
 def test_pods_are_restricted_and_bounded(values: Mapping[str, str]) -> None:
-    for name, spec in pods(render(values)):
+    for name, spec in pods(render(values), "Deployment", "Job"):
         (one,) = spec["containers"]
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
@@ -162,7 +162,7 @@ def test_pods_are_restricted_and_bounded(values: Mapping[str, str]) -> None:
         }
         assert one["securityContext"] == confined, name
         assert spec["enableServiceLinks"] is False, name
-        assert one["readinessProbe"], name
+        assert "readinessProbe" in one or spec.get("restartPolicy") == "Never", name
         assert one["resources"]["limits"]["memory"], name
         assert set(one["resources"]["requests"]) == {"cpu", "memory"}, name
 
@@ -190,11 +190,11 @@ def test_of_what_runs_on_nodes_only_the_driver_has_rights_there() -> None:
         assert spec["nodeSelector"] == {names.LABEL_CACHE: "true"}, name
 
 
-def test_only_operator_and_webhook_have_a_token_for_the_api_server() -> None:
+def test_only_operator_and_webhook_have_a_token_for_the_api_server_and_what_uninstalls_them() -> None:
     objects = render(IMAGES)
     bound = {subject["name"] for found in objects for subject in found.get("subjects", ())}
 
-    assert bound == {"ai-models-operator", "ai-models-webhook"}
+    assert bound == {"ai-models-operator", "ai-models-webhook", "ai-models-uninstall"}
     for name, spec in pods(objects):
         assert spec.get("automountServiceAccountToken", True) is (spec["serviceAccountName"] in bound), name
 
@@ -270,6 +270,23 @@ def test_webhooks_are_registered_by_the_operator_and_gone_before_anything_else()
     assert registration.is_leaving(hook)
     assert not registration.is_leaving(kept)
     assert "MutatingWebhookConfiguration" not in {found["kind"] for found in render(IMAGES)}
+
+
+@pytest.mark.parametrize("values", [IMAGES, {"dataplane.enabled": "false", "coordinator.url": "https://c:1", **IMAGES}])
+def test_before_an_uninstall_a_bounded_job_runs_with_rights_of_its_own(values: Mapping[str, str]) -> None:
+    ours = ("ai-models-uninstall", "d8:ai-models:uninstall")
+    hooks = {one["kind"]: one for one in render(values) if one["metadata"]["name"] in ours}
+    job = hooks["Job"]["spec"]
+    told = job["template"]["spec"]["containers"][0]["env"]
+    marks = {kind: one["metadata"]["annotations"] for kind, one in hooks.items()}
+
+    assert hooks.keys() == {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Job"}
+    assert {mark["helm.sh/hook"] for mark in marks.values()} == {"pre-delete"}
+    assert {mark["helm.sh/hook-delete-policy"] for mark in marks.values()} == {"before-hook-creation,hook-succeeded"}
+    assert {kind for kind, mark in marks.items() if mark["helm.sh/hook-weight"] == "2"} == {"Job"}
+    assert (job["backoffLimit"] + 1) * uninstall.DEADLINE_SECONDS < job["activeDeadlineSeconds"] < 300
+    assert uninstall.from_env({one["name"]: one.get("value", "filled-in") for one in told}).identity == "filled-in"
+    assert "Job" not in {one["kind"] for one in render({"operator.enabled": "false", "dataplane.enabled": "false"})}
 
 
 def test_the_webhook_understands_what_it_is_told() -> None:

@@ -21,6 +21,7 @@ PARTS = ("operator", "webhook", "dmcr", "ray-head", "ray-worker")
 KUBERAY = "ray.provider=kuberay"
 """Setting with which KubeRay keeps the Pods of two of them."""
 HELM_SECONDS = 120.0
+GONE_SECONDS = 60.0
 START_SECONDS = 300.0
 """For all parts together: Ray's head alone takes a minute on two busy cores."""
 
@@ -58,6 +59,16 @@ def install_whole(*settings: str, config: Path | None = None) -> None:
     namespaces()
     install(*images(), *settings, wait=False, config=config)
     wait_until_it_works(kuberay=KUBERAY in settings)
+
+
+def uninstall() -> None:
+    """Uninstall the chart, and wait until no Pod of it is left.
+
+    Raises:
+        StandError: Helm or the API server refused, or Pods stay.
+    """
+    command("helm", f"--namespace={HOME}", "uninstall", "ai-models", "--wait", seconds=HELM_SECONDS)
+    until(lambda: not Kubectl(HOME).items("pods"), what="all Pods gone", seconds=GONE_SECONDS, pause=0.5)
 
 
 def wait_until_it_works(*, seconds: float = START_SECONDS, kuberay: bool = False) -> None:

@@ -37,6 +37,8 @@ ENV = {
         ("delivery", rules.DELIVERY),
         ("node-cache", rules.NODE_CACHE),
         ("at-nodes", rules.AT_NODES),
+        ("uninstall", rules.UNINSTALL),
+        ("uninstall-at-home", rules.UNINSTALL_AT_HOME),
     ],
 )
 def test_roles_of_the_chart_are_what_our_processes_use(name: str, wanted: tuple[rules.Rule, ...]) -> None:
