@@ -31,6 +31,7 @@ from aimodels_operator.leader import Leader, Place
 from aimodels_operator.meters import Meters
 from aimodels_operator.nodehome import NodeHome
 from aimodels_operator.reconcile import Reconciler
+from aimodels_operator.rolling import Rolling
 from aimodels_operator.settings import NODE_CACHE, SHARED_PVC, Settings, coordinator_arguments, from_env, sources_of
 from aimodels_operator.sharedpvc_look import Key
 from aimodels_operator.sharedpvc_loop import SharedClaims
@@ -197,6 +198,8 @@ class Operator:
             await self._household.settled.wait()
             if self._dataplane is not None:
                 group.create_task(self._dataplane.run())
+            if self._settings.dmcr_url:
+                group.create_task(Rolling(self._kube, self._leader.check, self._settings.namespace).keep())
             group.create_task(webhooks.keep(self._settings, self._kube, self._admit, self._authority, self._registered))
             await self._wait_for_definitions()
             kinds = MODEL_KINDS if self._delivering is None else (*MODEL_KINDS, PODS)

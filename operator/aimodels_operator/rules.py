@@ -31,6 +31,8 @@ AT_HOME = (
     Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
     Rule("", ("secrets",), ("create",)),
     Rule("", ("secrets",), ("update",), tuple(names.HomeSecret)),
+    Rule("", ("pods",), ("list",)),
+    Rule("", ("pods/eviction",), ("create",)),
 )
 """In the operator's own namespace; `create` cannot be bound to names."""
 

@@ -240,18 +240,25 @@ def test_requests_of_our_processes_have_their_own_place_at_the_api_server(upgrad
     assert not flow_of("default", "default", "models", "m").startswith("ai-models-lease")
 
 
-def test_certificates_that_were_made_anew_are_served(upgrade: Upgrade) -> None:
+def test_certificates_that_were_made_anew_are_served_and_every_request_on_the_way(
+    upgrade: Upgrade, space: Kubectl
+) -> None:
     upgrade(*LIMITED)
     home = Kubectl(HOME)
+    tenants.start_prober(space)
     before = [{issued(part)} for part in SERVERS]
     home("delete", "secret", *(f"ai-models-{part}-tls" for part in SERVERS))
     until(lambda: all(issued(part) for part in SERVERS), what="certificates made anew", seconds=FOLLOWED_SECONDS)
     # Kubelet looks at the Secrets of a Pod once a minute, or when the Pod has changed.
-    home("annotate", "pods", "--selector=app in (ai-models-dmcr, ai-models-webhook)", "test=changed")
+    home("annotate", "pods", "--selector=app=ai-models-webhook", "test=changed")
     what = "Pods that serve new certificates"
     until(lambda: all(served(part) == {issued(part)} for part in SERVERS), what=what, seconds=FOLLOWED_SECONDS)
 
+    answers, failures = tenants.probed(space)
+
     assert [served(part) for part in SERVERS] != before
+    assert failures == []
+    assert answers > 50
 
 
 def served(part: str) -> set[bytes]:

@@ -29,11 +29,13 @@ class ApiServer:
         objects: what there is.
         refuse: returns the words of a 403 for a call, or nothing.
         invalid: names of objects whose changes get a 422.
+        budget_spent: whether evictions get a 429.
     """
 
     objects: dict[tuple[str, str, str], Object] = dataclasses.field(default_factory=dict)
     refuse: Callable[[str, str], str] = lambda _method, _resource: ""
     invalid: set[str] = dataclasses.field(default_factory=set)
+    budget_spent: bool = False
     _versions: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
 
     def put(self, resource: str, content: Mapping[str, Any]) -> Object:
@@ -67,6 +69,8 @@ class ApiServer:
             return _status(422, "not valid")
         if call.method == "GET" and not name:
             return self._list(resource, namespace, urllib.parse.parse_qs(query))
+        if call.method == "POST" and path.endswith("/eviction"):
+            return _status(429, "the budget") if self.budget_spent else self._evicted(namespace, name)
         if call.method == "POST":
             body["metadata"].setdefault("name", f"{body['metadata'].get('generateName', '')}{next(self._versions)}")
             if (resource, namespace, body["metadata"]["name"]) in self.objects:
@@ -98,6 +102,10 @@ class ApiServer:
         if name := fields.get("involvedObject.name"):
             items = [one for one in items if one["involvedObject"]["name"] == name]
         return _reply(200, {"kind": "List", "metadata": {}, "items": items})
+
+    def _evicted(self, namespace: str, name: str) -> Reply:
+        found = self.objects.get(("pods", namespace, name))
+        return self._delete("pods", found, {}) if found else _status(404, "not found")
 
     def _delete(self, resource: str, found: Object, preconditions: Mapping[str, str]) -> Reply:
         meta = found["metadata"]
