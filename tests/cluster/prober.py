@@ -1,8 +1,7 @@
-"""Asks the registry by its Service again and again, on a new connection each time; says what went wrong. Runs in a Pod."""
+"""Asks the registry by its Service again and again, on a new connection each time; says what went wrong; in a Pod."""
 
 import http.client
 import ssl
-import sys
 import time
 
 HOST, PORT = "ai-models-dmcr.d8-ai-models.svc", 5000
@@ -27,4 +26,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
