@@ -135,10 +135,25 @@ def test_an_uninstall_that_could_not_begin_changes_no_model_and_may_be_repeated(
     failed = attempt("helm", f"--namespace={HOME}", "uninstall", "ai-models", "--timeout=10s")
     before = finalizers(space.get("model", "m"))
     running = chart.pods("operator")
+    upgraded = attempt("helm", f"--namespace={HOME}", "upgrade", "--reuse-values", "ai-models", chart.CHART)
     Kubectl(HOME)("delete", "resourcequota", "full")
     chart.uninstall()
 
     assert failed.returncode != 0
+    assert "has no deployed releases" in upgraded.stderr
     assert before == [names.FINALIZER]
     assert running != []
     assert finalizers(space.get("model", "m")) == []
+
+
+def test_without_hooks_the_finalizer_stays_until_it_is_taken_by_hand(hub: Hub, space: Kubectl) -> None:
+    installed.again(*DELIVERY)
+    space.apply(model("m", "org/good"))
+    space.until("model", "m", phase("Ready"), seconds=PUBLISHED_SECONDS)
+    chart.uninstall("--no-hooks")
+    before = finalizers(space.get("model", "m"))
+    space("patch", "model", "m", "--type=merge", '--patch={"metadata":{"finalizers":null}}')
+    space("delete", "model", "m", SOON)
+
+    assert before == [names.FINALIZER]
+    assert Kubectl().items("mutatingwebhookconfigurations", "module=ai-models") == []
