@@ -1,4 +1,4 @@
-"""The whole product is uninstalled and installed again: what is kept, what can be deleted, what can be restored."""
+"""The whole product is uninstalled, installed again, rolled back: what is kept, can be deleted, can be restored."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.cluster.stand.addons import STORAGE_CLASS
 from tests.cluster.stand.chart import HOME
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl, Object
-from tests.cluster.stand.waiting import attempt, until
+from tests.cluster.stand.waiting import attempt, command, until
 from tests.support.hub.server import Hub
 from tests.support.publishing import good_model
 
@@ -98,6 +98,29 @@ def add_finalizer(name: str) -> str:
     return json.dumps([{"op": "add", "path": "/metadata/finalizers/-", "value": name}])
 
 
+def test_a_rollback_keeps_what_is_published_and_publishes(hub: Hub, space: Kubectl) -> None:
+    space.apply(model("before", "org/good"))
+    before = space.until("model", "before", phase("Ready"), seconds=PUBLISHED_SECONDS)
+    installed.again(*DELIVERY, "logLevel=Debug")
+    levels = {log_level(one) for one in chart.pods("operator")}
+    command("helm", f"--namespace={HOME}", "rollback", "ai-models")
+    chart.wait_until_it_works()
+    space.apply(model("after", "org/good"))
+    after = space.until("model", "after", phase("Ready"), seconds=PUBLISHED_SECONDS)
+
+    assert levels == {"Debug"}
+    assert {log_level(one) for one in chart.pods("operator")} == {"Info"}
+    assert space.get("model", "before")["status"] == before["status"]
+    assert after["status"]["artifact"] == before["status"]["artifact"]
+
+
+def log_level(pod: Object) -> str:
+    """Which log level a Pod of the operator has."""
+    (container,) = pod["spec"]["containers"]
+    (found,) = (one["value"] for one in container["env"] if one["name"] == "AI_MODELS_LOG_LEVEL")
+    return str(found)
+
+
 def test_catalog_comes_back_from_its_objects_and_its_store(hub: Hub, space: Kubectl) -> None:
     alone = f"only models of {space.namespace}"
     space.apply(model("m", "org/good"))
@@ -135,10 +158,25 @@ def test_an_uninstall_that_could_not_begin_changes_no_model_and_may_be_repeated(
     failed = attempt("helm", f"--namespace={HOME}", "uninstall", "ai-models", "--timeout=10s")
     before = finalizers(space.get("model", "m"))
     running = chart.pods("operator")
+    upgraded = attempt("helm", f"--namespace={HOME}", "upgrade", "--reuse-values", "ai-models", chart.CHART)
     Kubectl(HOME)("delete", "resourcequota", "full")
     chart.uninstall()
 
     assert failed.returncode != 0
+    assert "has no deployed releases" in upgraded.stderr
     assert before == [names.FINALIZER]
     assert running != []
     assert finalizers(space.get("model", "m")) == []
+
+
+def test_without_hooks_the_finalizer_stays_until_it_is_taken_by_hand(hub: Hub, space: Kubectl) -> None:
+    installed.again(*DELIVERY)
+    space.apply(model("m", "org/good"))
+    space.until("model", "m", phase("Ready"), seconds=PUBLISHED_SECONDS)
+    chart.uninstall("--no-hooks")
+    before = finalizers(space.get("model", "m"))
+    space("patch", "model", "m", "--type=merge", '--patch={"metadata":{"finalizers":null}}')
+    space("delete", "model", "m", SOON)
+
+    assert before == [names.FINALIZER]
+    assert Kubectl().items("mutatingwebhookconfigurations", "module=ai-models") == []

@@ -61,13 +61,13 @@ def install_whole(*settings: str, config: Path | None = None) -> None:
     wait_until_it_works(kuberay=KUBERAY in settings)
 
 
-def uninstall() -> None:
-    """Uninstall the chart, and wait until no Pod of it is left.
+def uninstall(*options: str) -> None:
+    """Uninstall the chart, with options of Helm, and wait until no Pod of it is left.
 
     Raises:
         StandError: Helm or the API server refused, or Pods stay.
     """
-    command("helm", f"--namespace={HOME}", "uninstall", "ai-models", "--wait", seconds=HELM_SECONDS)
+    command("helm", f"--namespace={HOME}", "uninstall", "ai-models", "--wait", *options, seconds=HELM_SECONDS)
     until(lambda: not Kubectl(HOME).items("pods"), what="all Pods gone", seconds=GONE_SECONDS, pause=0.5)
 
 
