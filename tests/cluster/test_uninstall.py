@@ -14,7 +14,7 @@ from tests.cluster.stand.addons import STORAGE_CLASS
 from tests.cluster.stand.chart import HOME
 from tests.cluster.stand.cluster import Cluster
 from tests.cluster.stand.kubectl import Kubectl, Object
-from tests.cluster.stand.waiting import attempt, command, until
+from tests.cluster.stand.waiting import attempt, until
 from tests.support.hub.server import Hub
 from tests.support.publishing import good_model
 
@@ -96,29 +96,6 @@ def test_uninstall_keeps_models_that_can_be_deleted_then_and_their_bytes(hub: Hu
 def add_finalizer(name: str) -> str:
     """A patch of an object that has finalizers."""
     return json.dumps([{"op": "add", "path": "/metadata/finalizers/-", "value": name}])
-
-
-def test_a_rollback_keeps_what_is_published_and_publishes(hub: Hub, space: Kubectl) -> None:
-    space.apply(model("before", "org/good"))
-    before = space.until("model", "before", phase("Ready"), seconds=PUBLISHED_SECONDS)
-    installed.again(*DELIVERY, "logLevel=Debug")
-    levels = {log_level(one) for one in chart.pods("operator")}
-    command("helm", f"--namespace={HOME}", "rollback", "ai-models")
-    chart.wait_until_it_works()
-    space.apply(model("after", "org/good"))
-    after = space.until("model", "after", phase("Ready"), seconds=PUBLISHED_SECONDS)
-
-    assert levels == {"Debug"}
-    assert {log_level(one) for one in chart.pods("operator")} == {"Info"}
-    assert space.get("model", "before")["status"] == before["status"]
-    assert after["status"]["artifact"] == before["status"]["artifact"]
-
-
-def log_level(pod: Object) -> str:
-    """Which log level a Pod of the operator has."""
-    (container,) = pod["spec"]["containers"]
-    (found,) = (one["value"] for one in container["env"] if one["name"] == "AI_MODELS_LOG_LEVEL")
-    return str(found)
 
 
 def test_catalog_comes_back_from_its_objects_and_its_store(hub: Hub, space: Kubectl) -> None:
