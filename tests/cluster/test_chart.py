@@ -265,12 +265,16 @@ def served(part: str) -> set[bytes]:
     """Certificates that the Pods of a server show."""
     shown = set()
     for pod in chart.pods(part):
-        place = pod["status"]["podIP"], SERVERS[part]
+        address = pod["status"].get("podIP")
         try:
-            shown.add(ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(place, timeout=5)))
+            shown.add(_certificate(address, SERVERS[part]) if address else b"")
         except OSError:
             shown.add(b"")
     return shown
+
+
+def _certificate(address: str, port: int) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((address, port), timeout=5))
 
 
 def issued(part: str) -> bytes:
