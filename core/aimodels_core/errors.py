@@ -92,7 +92,7 @@ class SourceNotFound(PermanentError):
 
 
 class SourceDenied(PermanentError):
-    """Access must be granted first: codes Gated, PrivateOrMissing, Disabled, TokenRefused."""
+    """Access must be granted first: codes Gated, PrivateOrMissing, Disabled, TokenRefused, ProxyRefused."""
 
 
 class NoWeights(PermanentError):

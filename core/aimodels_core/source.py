@@ -9,6 +9,7 @@ from typing import Protocol
 
 from aimodels_core.digest import Digest, GitDigest
 from aimodels_core.errors import UnsafeContent
+from aimodels_core.proxies import Proxy
 
 MAX_PATH_BYTES = 1024
 
@@ -68,6 +69,7 @@ class ReadTicket:
         ca_file: PEM file to verify TLS with; empty for the system's.
         trusted: the host may have an address that is not global (an endpoint that was set explicitly, or its CDN).
         private_cidrs: networks whose addresses may be dialled though they are not global.
+        proxy: what connections to the host go through; None for direct ones.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -78,6 +80,7 @@ class ReadTicket:
     ca_file: str = ""
     trusted: bool = False
     private_cidrs: tuple[str, ...] = ()
+    proxy: Proxy | None = dataclasses.field(repr=False, default=None)
 
 
 class Gate(Protocol):

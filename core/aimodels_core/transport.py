@@ -20,6 +20,7 @@ from aimodels_core.connections import Connections
 from aimodels_core.dial import connect
 from aimodels_core.errors import Cancelled, RateLimited, SourceUnavailable, TransientError, UsageError
 from aimodels_core.hosts import HostRules, redact
+from aimodels_core.proxies import DIRECT, Proxies
 
 __all__ = ["Answer", "HostRules", "Policy", "Transport", "connect", "redact"]
 
@@ -67,12 +68,14 @@ class Transport:
         policy: Policy = Policy(),
         ca_file: str = "",
         authorities: str = "",
+        proxies: Proxies = DIRECT,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.rules = rules
         self.policy = policy
+        self._proxies = proxies
         self._aborted = threading.Event()
         self._clock, self._sleep, self._jitter = clock, sleep or self._aborted.wait, jitter
         self._connections = Connections(functools.partial(self._open, ca_file, authorities), clock=clock)
@@ -87,6 +90,7 @@ class Transport:
             timeout_seconds=self.policy.connect_seconds,
             private_cidrs=self.rules.private_cidrs,
             authorities=authorities,
+            proxy=self._proxies.find(place.host, place.port, tls=place.tls),
         )
 
     def call(  # noqa: PLR0913 - everything that a request may say
@@ -119,7 +123,8 @@ class Transport:
             RateLimited: the other side keeps asking to wait.
             SourceUnavailable: everything else; codes DnsFailed, AddressRefused, ConnectFailed, TlsFailed, TimedOut,
                 Reset, ShortBody, TooLong, Encoded, BadAnswer, ForeignRedirect, RedirectLoop, UnexpectedStatus,
-                ServerError.
+                ServerError, ProxyFailed.
+            SourceDenied: code ProxyRefused: a proxy does not accept the credentials for it.
             UsageError: a URL or header that cannot be sent, or a CA file that cannot be read.
             Cancelled: after `abort`.
         """

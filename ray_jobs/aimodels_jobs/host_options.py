@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aimodels_core.errors import UsageError
+from aimodels_core.proxies import Proxies
 
 PORT = 18270
 
@@ -31,6 +32,9 @@ class HostSettings:
         hub_ca_file: PEM file to verify hubs with; empty for the system's.
         allow_hosts: further hosts that redirects may lead to.
         private_cidrs: networks that are not global and may be reached all the same.
+        http_proxy: URL of the proxy for http URLs of hubs, without credentials; empty for none.
+        https_proxy: URL of the proxy for https URLs of hubs, without credentials; empty for none.
+        no_proxy: what is reached without them, between commas.
         refuse_pickle: refuse repositories that have torch weights only.
         bind: address to listen on.
         port: to listen on; 0 for any.
@@ -57,6 +61,9 @@ class HostSettings:
     hub_ca_file: str = ""
     allow_hosts: tuple[str, ...] = ()
     private_cidrs: tuple[str, ...] = ()
+    http_proxy: str = ""
+    https_proxy: str = ""
+    no_proxy: str = ""
     refuse_pickle: bool = False
     bind: str = "127.0.0.1"
     port: int = PORT
@@ -90,6 +97,14 @@ class HostSettings:
             raise UsageError(f"capacity limit: want a number of bytes, 0 for no limit, got {self.capacity_limit}")
         if "@" in urllib.parse.urlsplit(self.s3_endpoint).netloc:
             raise UsageError("s3 endpoint: want a URL without credentials in it")
+        if "@" in self.http_proxy + self.https_proxy:
+            raise UsageError("proxy: want a URL without credentials in it")
+        _ = self.proxies
+
+    @property
+    def proxies(self) -> Proxies:
+        """What requests to hubs go through."""
+        return Proxies.parse(self.http_proxy, self.https_proxy, self.no_proxy)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,6 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--hub-ca-file", default="", metavar="FILE")
     add("--allow-host", dest="allow_hosts", action="append", default=[], metavar="HOST")
     add("--allow-private-cidr", dest="private_cidrs", action="append", default=[], metavar="CIDR")
+    add("--http-proxy", default="", metavar="URL", help="for http URLs of hubs; without credentials")
+    add("--https-proxy", default="", metavar="URL", help="for https URLs of hubs; without credentials")
+    add("--no-proxy", default="", metavar="LIST", help="hosts, domains, addresses, networks that go without")
     add("--refuse-pickle", action="store_true")
     add("--bind", default="127.0.0.1", metavar="ADDRESS")
     add("--port", type=int, default=PORT)

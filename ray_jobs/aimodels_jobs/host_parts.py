@@ -69,6 +69,7 @@ def open_hub(settings: HostSettings) -> HubSettings:
         ca_file=settings.hub_ca_file,
         allowed_hosts=frozenset(settings.allow_hosts),
         private_cidrs=settings.private_cidrs,
+        proxies=settings.proxies,
     )
 
 

@@ -63,6 +63,15 @@ _NETWORKS = Setting(
     "a list of networks such as 10.1.0.0/16",
     {"type": "array", "maxItems": 64, "items": {"type": "string", "pattern": "^[0-9A-Fa-f.:]+/[0-9]{1,3}$"}},
 )
+_PROXY = _text("http://<host>:<port>, without credentials", r"^(http://[^/@?#\s]+:[0-9]+/?)?$", 2048)
+_HOSTS = Setting(
+    "a list of hosts, domains, addresses and networks such as .example.com",
+    {
+        "type": "array",
+        "maxItems": 64,
+        "items": {"type": "string", "maxLength": 253, "pattern": r"^[A-Za-z0-9_.*:/\[\]-]+$"},
+    },
+)
 _RESOURCES = Setting("requests and limits", {"type": "object"})
 _LABELS = Setting("labels", {"type": "object", "additionalProperties": {"type": "string"}})
 _SELECTOR = Setting("labels of nodes", {"type": "object", "additionalProperties": {"type": "string"}})
@@ -86,6 +95,9 @@ SERVED: Mapping[str, Setting] = {
     "sources.huggingFace.caSecretName": _SECRET,
     "sources.allowedPrivateCIDRs": _NETWORKS,
     "sources.pickle": _one_of("Allow", "Refuse"),
+    "proxy.httpProxy": _PROXY,
+    "proxy.httpsProxy": _PROXY,
+    "proxy.noProxy": _HOSTS,
     "ray.provider": _one_of("builtin", "kuberay"),
     "ray.head.resources": _RESOURCES,
     "ray.head.nodeSelector": _SELECTOR,
@@ -221,11 +233,11 @@ def _mapping(value: object, path: str) -> Mapping[str, Any]:
 
 
 def _shown(value: object) -> str:
-    """A value in an error: nothing, its kind if it is large, or itself, cut."""
+    """A value in an error: nothing, its kind if it is large, or itself, cut, without credentials of a URL."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list):
         return f"a {'mapping' if isinstance(value, dict) else 'list'}"
-    return repr(value)[:_SHOWN_CHARS]
+    return repr(re.sub(r".*@", "…@", value) if isinstance(value, str) else value)[:_SHOWN_CHARS]

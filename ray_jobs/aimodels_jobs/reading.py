@@ -82,7 +82,11 @@ def opened(wires: Wires, cutter: Cutter, ticket: ReadTicket, start: int, stop: i
         LostConnection: closed or reset.
     """
     place, target = Place.of(
-        ticket.url, ca_file=ticket.ca_file, trusted=ticket.trusted, private_cidrs=ticket.private_cidrs
+        ticket.url,
+        ca_file=ticket.ca_file,
+        trusted=ticket.trusted,
+        private_cidrs=ticket.private_cidrs,
+        proxy=ticket.proxy,
     )
     wire = _taken(wires, place, deadline)
     with cutter.using(wire):

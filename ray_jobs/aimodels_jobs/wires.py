@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Self
 
 from aimodels_core import transport
 from aimodels_core.errors import Cancelled, TransientError, UsageError
+from aimodels_core.proxies import Proxy
 
 _CONNECT_SECONDS: Final = 10.0
 _IDLE_SECONDS: Final = 15.0
@@ -45,9 +46,18 @@ class Place(NamedTuple):
     ca_file: str
     trusted: bool
     private_cidrs: tuple[str, ...] = ()
+    proxy: Proxy | None = None
 
     @classmethod
-    def of(cls, url: str, *, ca_file: str, trusted: bool, private_cidrs: tuple[str, ...] = ()) -> "tuple[Self, str]":
+    def of(
+        cls,
+        url: str,
+        *,
+        ca_file: str,
+        trusted: bool,
+        private_cidrs: tuple[str, ...] = (),
+        proxy: Proxy | None = None,
+    ) -> "tuple[Self, str]":
         """Split a URL into its place and the target of the request line.
 
         Raises:
@@ -59,7 +69,7 @@ class Place(NamedTuple):
         tls = parts.scheme == "https"
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         port = parts.port or (443 if tls else 80)
-        return cls(parts.hostname, port, tls, ca_file, trusted, private_cidrs), target
+        return cls(parts.hostname, port, tls, ca_file, trusted, private_cidrs, proxy), target
 
 
 class Wire:
@@ -122,6 +132,7 @@ class Wires:
 
         Raises:
             SourceUnavailable: it could not be opened.
+            SourceDenied: its proxy does not accept the credentials.
             TimeoutError: no time is left.
         """
         while (wire := self._kept(place)) is not None:
@@ -139,6 +150,7 @@ class Wires:
             trusted=place.trusted,
             timeout_seconds=left,
             private_cidrs=place.private_cidrs,
+            proxy=place.proxy,
         )
         return Wire(place, connection, kept=False)
 

@@ -13,6 +13,7 @@ import yaml
 
 from aimodels_core import names
 from aimodels_core.names import HomeSecret
+from aimodels_core.proxies import Proxy
 from aimodels_jobs import host_options
 from aimodels_nodecache import settings as node_settings
 from aimodels_operator import registration, settings, uninstall, webhook_settings
@@ -117,6 +118,12 @@ def test_images_are_required(name: str) -> None:
             "sources.allowedPrivateCIDRs: want a list of networks such as 10",
         ),
         ({"sources.huggingFace.endpoint": "huggingface.co"}, "sources.huggingFace.endpoint: want https://<host>"),
+        (
+            {"proxy.httpsProxy": "http://me:s3cr3t@proxy:1"},
+            "proxy.httpsProxy: want http://<host>:<port>, without credentials",
+        ),
+        ({"proxy.httpProxy": "https://proxy:1"}, "proxy.httpProxy: want http://<host>:<port>, without credentials"),
+        ({"proxy.noProxy[0]": "a b"}, "proxy.noProxy: want a list of hosts, domains, addresses and networks"),
         ({"ray.provider": "theirs"}, "at '/ray/provider': value must be one of 'builtin', 'kuberay'"),
         ({"ray.workers.replicas": "0"}, "at '/ray/workers/replicas': minimum: got 0, want 1"),
         (
@@ -131,6 +138,7 @@ def test_bad_settings_are_refused_in_clear_words(change: Mapping[str, str], word
 
     assert done.returncode != 0
     assert words in done.stderr
+    assert "s3cr3t" not in done.stderr
 
 
 def test_without_processes_no_image_is_needed() -> None:
@@ -297,13 +305,20 @@ def test_the_webhook_understands_what_it_is_told() -> None:
 
 @pytest.mark.parametrize("values", VARIANTS)
 def test_the_coordinator_understands_what_it_is_told_and_its_head_has_the_files(values: Mapping[str, str]) -> None:
-    objects = render({**values, "sources.pickle": "Refuse", "sources.allowedPrivateCIDRs[0]": "10.0.0.0/8"})
+    sources = {"sources.pickle": "Refuse", "sources.allowedPrivateCIDRs[0]": "10.0.0.0/8"}
+    proxy = {"proxy.httpsProxy": "http://proxy:3128", "proxy.httpProxy": "http://proxy:3129"}
+    without = {"proxy.noProxy[0]": "10.0.0.0/8", "proxy.noProxy[1]": ".lan"}
+    objects = render({**values, **sources, **proxy, **without})
     told = settings.from_env(environment(objects, "ai-models-operator"))
     words = settings.coordinator_arguments(told)
     found = host_options.parse(words)
     mounted = {Path(mount["mountPath"]) for mount in container(objects, "ai-models-ray-head")["volumeMounts"]}
     named = [Path(word) for word in words if word.startswith("/")]
 
+    assert found.settings.proxies.find("hub.org", 443, tls=True) == Proxy("proxy", 3128)
+    assert found.settings.proxies.find("hub.org", 80, tls=False) == Proxy("proxy", 3129)
+    assert found.settings.proxies.find("10.1.1.1", 443, tls=True) is None
+    assert found.settings.proxies.find("a.lan", 80, tls=False) is None
     assert found.settings.refuse_pickle
     assert found.settings.private_cidrs == ("10.0.0.0/8",)
     assert [path for path in named if not {path, path.parent} & mounted] == []

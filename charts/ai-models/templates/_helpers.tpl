@@ -132,6 +132,9 @@ affinity:
 {{- if $hub.credentialsSecretName }}{{ $words = concat $words (list "--hub-token-file" "/etc/ai-models/hub/token") }}{{ end }}
 {{- if $hub.caSecretName }}{{ $words = concat $words (list "--hub-ca-file" "/etc/ai-models/hub-ca/ca.crt") }}{{ end }}
 {{- range .Values.sources.allowedPrivateCIDRs }}{{ $words = concat $words (list "--allow-private-cidr" .) }}{{ end }}
+{{- with .Values.proxy.httpProxy }}{{ $words = concat $words (list "--http-proxy" .) }}{{ end }}
+{{- with .Values.proxy.httpsProxy }}{{ $words = concat $words (list "--https-proxy" .) }}{{ end }}
+{{- with .Values.proxy.noProxy }}{{ $words = concat $words (list "--no-proxy" (join "," .)) }}{{ end }}
 {{- if and .Values.delivery.enabled (eq .Values.delivery.type "NodeCache") }}{{ $words = append $words "--agents" }}{{ end }}
 {{- if eq .Values.sources.pickle "Refuse" }}{{ $words = append $words "--refuse-pickle" }}{{ end }}
 {{- toJson $words }}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from aimodels_core import folders, modelpack, names, oci
+from aimodels_core import folders, modelpack, names, oci, proxies
 from aimodels_core import pull as pulling
 from aimodels_core.digest import Digest
 from aimodels_core.errors import AiModelsError, NotPublished, UsageError
@@ -186,6 +186,7 @@ def doctor(command: Command, env: Env) -> int:
     rows = [("python", "ok", f"{platform.python_version()} on {platform.platform()}")]
     rows += [(name, *_version(name)) for name in _PACKAGES]
     rows.append(("hash backend", "ok", f"{backend}" + ("" if backend == "libcrypto" else ": one mover per file")))
+    rows += _proxies(env)
     fatal = False
     try:
         objects = assembly.open_objects(command.store, env, create=False)
@@ -209,6 +210,16 @@ def doctor(command: Command, env: Env) -> int:
     else:
         display.table(("CHECK", "RESULT", "DETAIL"), rows)
     return 1 if fatal else 0
+
+
+def _proxies(env: Env) -> list[tuple[str, str, str]]:
+    """Say which proxies requests to the hub go through, or what is wrong with them."""
+    try:
+        found = proxies.from_env(env)
+    except UsageError as error:
+        return [("proxy", "FAILED", error.message)]
+    named = (("proxy for https", found.https), ("proxy for http", found.http))
+    return [(name, "ok", str(proxy)) for name, proxy in named if proxy is not None]
 
 
 def _version(package: str) -> tuple[str, str]:

@@ -7,9 +7,10 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from aimodels_core import hosts
+from aimodels_core import hosts, proxies
 from aimodels_core.errors import UsageError
 from aimodels_core.hosts import HostRules
+from aimodels_core.proxies import Proxies
 from aimodels_jobs.sources import hub_url
 
 _TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -29,6 +30,7 @@ class HubSettings:
         ca_file: PEM file of certificate authorities; empty for the system's.
         allowed_hosts: further hosts that files may be read from, with any address.
         private_cidrs: networks that are not global and may be reached all the same.
+        proxies: what requests to the hub and its CDN go through.
     """
 
     endpoint: str = ""
@@ -36,6 +38,7 @@ class HubSettings:
     ca_file: str = ""
     allowed_hosts: frozenset[str] = frozenset()
     private_cidrs: tuple[str, ...] = ()
+    proxies: Proxies = proxies.DIRECT
 
 
 def host_rules(endpoint: str, settings: HubSettings) -> HostRules:
@@ -54,7 +57,7 @@ def host_rules(endpoint: str, settings: HubSettings) -> HostRules:
 
 
 def from_env(env: Mapping[str, str]) -> HubSettings:
-    """Read endpoint and token from the hub's own variables.
+    """Read endpoint and token from the hub's own variables, proxies from the usual ones.
 
     Raises:
         UsageError: a value that cannot be one.
@@ -63,7 +66,11 @@ def from_env(env: Mapping[str, str]) -> HubSettings:
     'http://hub.local'
     """
     endpoint = env.get("HF_ENDPOINT", "").strip()
-    return HubSettings(endpoint=hub_url.parse_endpoint(endpoint) if endpoint else "", token=_token(env))
+    return HubSettings(
+        endpoint=hub_url.parse_endpoint(endpoint) if endpoint else "",
+        token=_token(env),
+        proxies=proxies.from_env(env),
+    )
 
 
 def token_path(env: Mapping[str, str], home: Path) -> Path | None:

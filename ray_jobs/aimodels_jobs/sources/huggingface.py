@@ -40,7 +40,9 @@ _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 # Whatever else a CDN answers to a signed URL means that the URL is over, never that the caller is refused.
 _ANSWERED = frozenset({200, 206, 416})
 # What may be wrong with the place, not with the way.
-_NEEDS_RESOLVE = frozenset({"LfsPointer", "DigestDiffers", "NotPartial", "WrongRange", "DnsFailed", "ConnectFailed"})
+_NEEDS_RESOLVE = frozenset(
+    {"LfsPointer", "DigestDiffers", "NotPartial", "WrongRange", "DnsFailed", "ConnectFailed", "ProxyFailed"}
+)
 _TICKET_WAIT_SECONDS = 600.0
 _MAX_HOPS = 5
 _PATIENCE = Patience()
@@ -87,7 +89,7 @@ class HuggingFace:
             clock = dataclasses.replace(clock, sleep=_until(self._aborted, reference.repo))
         self._clock = clock
         self._rules = hub_settings.host_rules(reference.endpoint, settings)
-        made = transport or Transport(self._rules, ca_file=settings.ca_file)
+        made = transport or Transport(self._rules, ca_file=settings.ca_file, proxies=settings.proxies)
         if transport is None:
             weakref.finalize(self, made.close)  # sources are many and short-lived, and nobody must remember to close
         self._transport = made
@@ -297,6 +299,7 @@ class HuggingFace:
         lifetime = hub_answers.lifetime_seconds(url, answer.headers, now)
         if lifetime is None and not own:
             lifetime = hub_answers.DEFAULT_LIFETIME_SECONDS
+        place = hosts.origin(url)
         ticket = ReadTicket(
             url=url,
             headers=self._wire.credentials() if own else (),
@@ -304,8 +307,9 @@ class HuggingFace:
             expires_at=None if lifetime is None else now + lifetime,
             host=hub_wire.host_port(url),
             ca_file=self._settings.ca_file,
-            trusted=self._rules.may_be_private(hosts.origin(url).host),
+            trusted=self._rules.may_be_private(place.host),
             private_cidrs=self._settings.private_cidrs,
+            proxy=self._settings.proxies.find(place.host, place.port, tls=place.tls),
         )
         return Fresh(ticket, lifetime)
 

@@ -129,6 +129,11 @@ class Hub:
         """Connections that the CDN hosts have accepted."""
         return self.cdn_server.connections + self.other_cdn_server.connections
 
+    @property
+    def api_connections(self) -> int:
+        """Connections that the API host has accepted."""
+        return self._api_server.connections
+
     def _context(self, names: Sequence[str]) -> ssl.SSLContext | None:
         if self._authority is None:
             return None

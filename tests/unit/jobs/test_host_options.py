@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from aimodels_core.errors import UsageError
+from aimodels_core.proxies import Proxies
 from aimodels_jobs import host_options, host_parts
 from aimodels_jobs.sources.hub_settings import HubSettings
 
@@ -33,3 +34,18 @@ def test_without_the_option_there_is_no_limit() -> None:
 def test_a_limit_below_zero_is_refused_and_says_what_is_wanted() -> None:
     with pytest.raises(UsageError, match="capacity limit: want a number of bytes"):
         host_options.parse(["--store", "/s", *TOKEN, "--capacity-limit", "-1"])
+
+
+def test_proxies_are_told_without_credentials() -> None:
+    words = ["--store", "/s", *TOKEN, "--https-proxy", "http://proxy:3128", "--no-proxy", "a.org,10.0.0.0/8"]
+    hub = host_parts.open_hub(host_options.parse(words).settings)
+
+    assert hub.proxies == Proxies.parse("", "http://proxy:3128", "a.org,10.0.0.0/8")
+    with pytest.raises(UsageError, match="want a URL without credentials") as caught:
+        host_options.parse([*words, "--http-proxy", "http://me:s3cr3t@proxy:3128"])
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_proxy_that_cannot_be_one_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="https_proxy: want an http:// proxy"):
+        host_options.parse(["--store", "/s", *TOKEN, "--https-proxy", "socks5://proxy:1080"])

@@ -85,6 +85,8 @@ def test_what_is_set_is_stronger_than_what_a_module_does() -> None:
         ({"embedded": {"size": ""}}, "embedded.size: want a number of bytes"),
         ({"sources": {"allowedPrivateCIDRs": ["10.0.0.0"]}}, "sources.allowedPrivateCIDRs: want a list of networks"),
         ({"sources": {"allowedPrivateCIDRs": ["::/0"] * 65}}, "sources.allowedPrivateCIDRs: want a list of networks"),
+        ({"proxy": {"httpsProxy": "http://me:p/w@proxy:1"}}, "without credentials, got '…@proxy:1'"),
+        ({"proxy": {"noProxy": ["a b"]}}, "proxy.noProxy: want a list of hosts, domains"),
         ({"sources": {"allowedPrivateCIDRs": [7]}}, "sources.allowedPrivateCIDRs: want a list of networks"),
         ({"ray": {"workers": {"replicas": 0}}}, "ray.workers.replicas: want a number from 1 to 1000, got 0"),
         ({"ray": {"head": {"nodeSelector": {"a": 1}}}}, "ray.head.nodeSelector: want labels of nodes, got a mapping"),
