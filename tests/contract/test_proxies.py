@@ -92,6 +92,15 @@ def test_without_the_password_the_proxy_is_named_and_the_failure_is_for_good(
         assert not list(hub.log)
 
 
+def test_a_proxy_that_cannot_be_one_is_told_by_publish_and_doctor(place: Place) -> None:
+    cli = Cli(place, environment=environment("socks5://me:s3cr3t@proxy:1080"))
+    runs = [cli("publish", REPOSITORY, "--name", "m"), cli("doctor")]
+
+    assert [run.code for run in runs] == [2, 1]
+    assert all("want an http:// proxy, got another scheme" in run.out + run.err for run in runs)
+    assert all("s3cr3t" not in run.out + run.err for run in runs)
+
+
 def test_a_tunnel_that_ends_in_the_middle_is_opened_again(place: Place, tmp_path: Path) -> None:
     own = own_address()
     with ProxySimulator(cut_after_bytes=1_000_000, cuts=2) as proxy, Hub(host=own, cdn_host=own, tls=True) as hub:

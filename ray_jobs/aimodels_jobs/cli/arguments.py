@@ -23,6 +23,8 @@ examples:
   ai-models pull minilm --to ./minilm
   ai-models publish ORG/REPO --name big --store s3://bucket/models --s3-endpoint https://s3.example --workers 8
 
+proxies: https_proxy, http_proxy and no_proxy hold for hubs; parts go to S3 without one
+
 exit codes:
   0 done   1 failed for good   2 usage   3 verify found a difference
   75 failed for now: run it again   130, 143 stopped by a signal: run it again to go on

@@ -187,7 +187,7 @@ def doctor(command: Command, env: Env) -> int:
     rows += [(name, *_version(name)) for name in _PACKAGES]
     rows.append(("hash backend", "ok", f"{backend}" + ("" if backend == "libcrypto" else ": one mover per file")))
     rows += _proxies(env)
-    fatal = False
+    fatal = any(result == "FAILED" for _, result, _ in rows)
     try:
         objects = assembly.open_objects(command.store, env, create=False)
         rows.append(("store", "ok", objects.description))
