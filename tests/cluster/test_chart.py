@@ -98,9 +98,9 @@ def upgrade(hub: Hub, stand: Cluster) -> Iterator[Upgrade]:
 
 
 def everything_said() -> str:
-    """Logs of all Pods, and their objects."""
+    """Logs of all Pods that stay, and their objects."""
     home = Kubectl(HOME)
-    names = [pod["metadata"]["name"] for pod in home.items("pods")]
+    names = [pod["metadata"]["name"] for pod in home.items("pods") if "deletionTimestamp" not in pod["metadata"]]
     logs = [home("logs", name, "--all-containers", "--tail=-1") for name in names]
     return "\n".join([*logs, json.dumps(home.items("pods")), json.dumps(home.items("configmaps"))])
 
