@@ -132,3 +132,24 @@ seen["kept"] = os.environ["RAY_AUTH_TOKEN"] == "a" * 64
     assert seen["works"] == seen["works again"] == seen["works with another"] == 42
     assert seen["tokens"] == []
     assert seen["kept"]
+
+
+def test_a_proxy_of_the_environment_is_not_for_ray(home: Path) -> None:
+    """Nobody listens there."""
+    proxy = {"https_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    seen = play(
+        """
+def proxies():
+    return {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+seen["first"], seen["works"] = start(), works()
+seen["there"] = ray.get(ray.remote(proxies).remote(), timeout=60)
+Ray("local").stop()
+seen["afterwards"] = proxies()
+""",
+        home,
+        **proxy,
+    )
+
+    assert seen["first"] == {"started": True}
+    assert (seen["works"], seen["there"]) == (42, {})
+    assert seen["afterwards"] == proxy

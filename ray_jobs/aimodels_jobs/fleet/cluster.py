@@ -42,6 +42,10 @@ _TOKEN: Final = secrets.token_hex(32)
 """Of every Ray that this process starts: Ray's core keeps the first token it used, whatever the environment says."""
 
 _TOKEN_VARIABLES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")
+_PROXY_VARIABLES: Final = tuple(
+    form(name) for name in ("http_proxy", "https_proxy", "all_proxy") for form in (str.lower, str.upper)
+)
+"""Not for processes of one machine that talk to each other; movers are told of proxies by their tickets."""
 _replaced: dict[str, str | None] = {}
 """What these variables were before a Ray was started here; its processes inherit them, nobody else should."""
 
@@ -106,7 +110,9 @@ class Ray:
             _refuse_silent(self.address or os.environ.get("RAY_ADDRESS", ""))
             return {"address": self.address or "auto"}
         given = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
-        _replaced.update({name: os.environ.get(name) for name in _TOKEN_VARIABLES})
+        _replaced.update({name: os.environ.get(name) for name in (*_TOKEN_VARIABLES, *_PROXY_VARIABLES)})
+        for name in _PROXY_VARIABLES:
+            os.environ.pop(name, None)
         if not given and os.environ.get("RAY_AUTH_MODE", "token").lower() == "token":
             # A token of its own, in memory: Ray would write one below HOME. Its ports are open to the network.
             os.environ["RAY_AUTH_TOKEN"] = _TOKEN
