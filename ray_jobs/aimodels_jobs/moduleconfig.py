@@ -118,6 +118,7 @@ SERVED: Mapping[str, Setting] = {
     "delivery.sharedPVCStorageClassName": _CLASS,
     "delivery.sharedPVCGraceSeconds": _number("seconds, at most a year", 0, 31536000),
     "kubeletRootDir": _text("the absolute path of a folder", "^/[A-Za-z0-9._/-]+$", 256),
+    "networkPolicies.enabled": _SWITCH,
     "monitoring.enabled": _SWITCH,
     "monitoring.labels": _LABELS,
     "monitoring.dashboard": _SWITCH,
