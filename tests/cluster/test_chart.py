@@ -41,7 +41,7 @@ HUB = (
     *AUTHORITY,
 )
 WEIGHTS_BYTES = (models.minilm_folder() / "model.safetensors").stat().st_size
-LIMITED = (*HUB, "artifacts.capacityLimit=50Gi", "logLevel=Debug")
+LIMITED = (*HUB, "artifacts.capacityLimit=50Gi", "logLevel=Debug", "networkPolicies.enabled=true")
 BUCKET = f"chart-{secrets.token_hex(3)}"
 S3 = (
     *HUB,

@@ -1,4 +1,4 @@
-"""What NetworkPolicies let through, as the API defines it (networking.k8s.io/v1): allowed by the source and by the target."""
+"""What NetworkPolicies let through (networking.k8s.io/v1): what the source's and the target's allow."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
