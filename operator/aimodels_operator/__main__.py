@@ -249,6 +249,9 @@ class Operator:
             "ray_answers": float(self._dataplane is not None and self._dataplane.answers),
             "coordinator_answers": float(self._client.link.silent_since is None and bool(self._client.link.epoch)),
         }
+        if self._delivering is not None:
+            gauges["pods_waiting"] = self._delivering.gated
+            gauges |= meters.of_nodes((self._client.nodes or {}).values()) if self._shared is None else {}
         return self._meters.render(self._reconciler.known.models(), self._kube.calls, gauges)
 
     @contextlib.asynccontextmanager

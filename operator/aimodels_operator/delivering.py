@@ -114,6 +114,11 @@ class Delivering:
             if memory.pod.namespace in spaces and memory.pod.waits:
                 self.dirty.add(uid)
 
+    @property
+    def gated(self) -> int:
+        """How many Pods wait."""
+        return sum(memory.pod.gated and not memory.gone for memory in self._known.values())
+
     def waiting(self) -> tuple[tuple[Pod, tuple[Delivered, ...]], ...]:
         """Pods that wait, and those of their models that are Ready: what their nodes should fetch first."""
         waiting = [memory.pod for memory in self._known.values() if memory.pod.waits and not memory.gone]
@@ -239,7 +244,9 @@ class Delivering:
 
     async def _let_go(self, memory: _Memory, write: LetGo) -> None:
         await self._admit(Urgency.UNGATE)
+        ready = [model.ready_at for model in map(self._models.known, _names(memory.pod)) if model is not None]
         raw = await self._calls.let_go(memory.pod, write.patch)
+        self._meters.delivered(self._around.now().timestamp() - max([memory.pod.created_at, *ready]))
         memory.pod = Pod.from_raw(raw)
         log.info("pod let go", extra={"pod": _path(memory)})
         self._saying.post(pods.as_object(memory.pod), ("Normal", "ModelsDelivered", write.message))

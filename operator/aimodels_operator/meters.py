@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from aimodels_core.api import ConditionType, ModelObject, Reason
 from aimodels_core.messages import PublicationState, Stage
+from aimodels_core.nodes import NodeReport
 
 _RECONCILE_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+_DELIVERY_BOUNDS = (0.1, 0.5, 2.0, 10.0, 60.0, 600.0)
 _READ_BACK_BOUNDS = (0.1, 0.5, 2.0, 10.0, 60.0, 300.0)
 _REASONS = frozenset(reason.value for reason in Reason)
 
@@ -72,6 +74,7 @@ class Meters:
         self._collections: Counter[str] = Counter()
         self._read_backs: Counter[str] = Counter()
         self._read_back = Histogram(_READ_BACK_BOUNDS)
+        self._delivery = Histogram(_DELIVERY_BOUNDS)
 
     def count(self, code: str) -> None:
         """Count an error."""
@@ -85,6 +88,10 @@ class Meters:
         """Count a reading of an artifact through the registry."""
         self._read_backs["good" if good else "failed"] += 1
         self._read_back.observe(seconds)
+
+    def delivered(self, seconds: float) -> None:
+        """Count a Pod that was let go, by how long it had waited since its models were Ready."""
+        self._delivery.observe(max(0.0, seconds))
 
     def collected(self, *, good: bool) -> None:
         """Count a collection that the coordinator was asked for."""
@@ -108,10 +115,25 @@ class Meters:
         lines += _counter("collections_asked", "result", self._collections)
         lines += _counter("read_backs", "result", self._read_backs)
         lines += self._read_back.lines("aimodels_read_back_seconds")
+        lines += self._delivery.lines("aimodels_delivery_wait_seconds")
         lines += self._reconcile.lines("aimodels_reconcile_seconds")
         for name, value in sorted(gauges.items()):
             lines += [f"# TYPE aimodels_{name} gauge", f"aimodels_{name} {value:g}"]
         return "\n".join(lines) + "\n"
+
+
+def of_nodes(reports: Iterable[NodeReport]) -> dict[str, float]:
+    """Gauges of the caches of all nodes together."""
+    every = list(reports)
+    warming = [one for report in every for one in report.warming]
+    return {
+        "node_caches": len(every),
+        "node_cache_used_bytes": sum(held.size_bytes for report in every for held in report.held),
+        "node_cache_free_bytes": sum(device.free_bytes for report in every for device in report.devices),
+        "node_cache_models_held": sum(len(report.held) for report in every),
+        "node_cache_models_warming": sum(not one.trouble for one in warming),
+        "node_cache_models_stuck": sum(bool(one.trouble) for one in warming),
+    }
 
 
 def throttled(states: Iterable[PublicationState]) -> int:

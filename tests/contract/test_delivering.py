@@ -52,7 +52,8 @@ class World:
             lambda kind, name: f"claim-{kind.singular}-{name}",
             now=lambda: datetime.datetime.fromtimestamp(self.now, datetime.UTC),
         )
-        self.loop = Delivering(PodCalls(self._kube), self._admit, Meters(), Options(shared=shared), around)
+        self.meters = Meters()
+        self.loop = Delivering(PodCalls(self._kube), self._admit, self.meters, Options(shared=shared), around)
         return self.loop
 
     async def _admit(self, urgency: Urgency) -> None:
@@ -148,6 +149,8 @@ async def test_pod_waits_for_its_model_and_is_let_go(world: World) -> None:
         await world.until(lambda: world.reason("pods", "web") == "ModelNotFound")
         world.model("")
         await world.until(lambda: world.reason("pods", "web") == "ModelNotReady")
+        waiting = world.loop.gated
+        world.now += 3.0
         world.model()
         await world.until(lambda: world.gates() == [])
         await world.until(lambda: ("Pod", "ModelsDelivered") in world.events())
@@ -156,6 +159,8 @@ async def test_pod_waits_for_its_model_and_is_let_go(world: World) -> None:
     assert world.reason("pods", "web") == ""
     assert ("Pod", "ModelNotFound") in world.events()
     assert world.admitted.count(Urgency.UNGATE) == 1
+    assert (waiting, world.loop.gated) == (1, 0)
+    assert "aimodels_delivery_wait_seconds_count 1" in world.meters.render([], {}, {})
 
 
 @pytest.mark.asyncio

@@ -4,7 +4,8 @@ from typing import Any
 
 from aimodels_core.api import MODEL, ModelObject
 from aimodels_core.messages import PublicationState, Stage, Trouble
-from aimodels_operator.meters import Meters, throttled
+from aimodels_core.nodes import Device, Held, NodeReport, Warming
+from aimodels_operator.meters import Meters, of_nodes, throttled
 from tests.support.modelobjects import raw_model
 
 
@@ -41,6 +42,29 @@ def test_reused_bytes_count_once_when_a_publication_is_done() -> None:
 def test_a_publication_that_begins_anew_counts_anew() -> None:
     assert moved([], [state("a", 10)], [state("a", 4)]) == (14, 0)
     assert moved([], [state("a", 10)], [state("a", 12, spec="t")]) == (22, 0)
+
+
+def test_waits_of_pods_and_caches_of_nodes() -> None:
+    meters, held = Meters(), (Held("sha256:" + "a" * 64, 10), Held("sha256:" + "b" * 64, 5))
+    reports = [
+        NodeReport("n", 1.0, (Device("d", 100, 60), Device("e", 10, 7)), held),
+        NodeReport("m", 1.0, warming=(Warming("x"), Warming("y", trouble="no room"))),
+    ]
+    for seconds in (0.3, -1.0, 30.0):
+        meters.delivered(seconds)
+    lines = meters.render([], {}, of_nodes(reports)).splitlines()
+
+    for line in (
+        'aimodels_delivery_wait_seconds_bucket{le="0.5"} 2',
+        "aimodels_delivery_wait_seconds_count 3",
+        "aimodels_node_caches 2",
+        "aimodels_node_cache_used_bytes 15",
+        "aimodels_node_cache_free_bytes 67",
+        "aimodels_node_cache_models_held 2",
+        "aimodels_node_cache_models_warming 1",
+        "aimodels_node_cache_models_stuck 1",
+    ):
+        assert line in lines
 
 
 def test_publications_that_their_source_slows_down() -> None:
