@@ -20,9 +20,7 @@ def run(bench: Bench, result: Result) -> None:
         subprocess.run(["tests/cluster/run", *loads], cwd=ROOT, timeout=_SECONDS, check=True)
         result.add("install", Sample(**json.loads(told.read_text(encoding="utf-8"))))
     seconds = statistics.median(one.seconds for one in result.samples["install"])
-    result.goals.append(
-        Goal("I1", "seconds to the first Ready, median", 120.0, seconds, at_least=False)
-    )
+    result.goals.append(Goal("I1", "seconds to the first Ready, median", 120.0, seconds, at_least=False))
     result.notes += [
         "a claim for the store; the Model is there before the chart's operator; its hub is the simulator of the tests",
         "server of everything, the cluster included, are the cores of this machine",
