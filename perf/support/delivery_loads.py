@@ -37,7 +37,6 @@ _SECONDS = 180.0
 _SETTINGS = (
     "sources.huggingFace.endpoint=https://huggingface.co",
     "sources.huggingFace.caSecretName=load-hub-ca",
-    "delivery.enabled=true",
     "delivery.type=NodeCache",
     "delivery.maxGateWait=2m",
 )

@@ -11,8 +11,6 @@ from typing import Any
 from aimodels_core.errors import UsageError
 
 API_VERSION, KIND, NAME, VERSION = "deckhouse.io/v1alpha1", "ModuleConfig", "ai-models", 1
-_DEFAULTS = {"delivery.enabled": True, "delivery.type": "SharedPVC"}
-"""What a module does where the chart, by itself, does less."""
 _TYPES = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}
 _SHOWN_CHARS = 80
 
@@ -153,8 +151,7 @@ def values(document: object) -> Values:
     """
     found: dict[str, Any] = {}
     left_out: list[str] = []
-    settings = dict(_leaves(_settings(document), ""))
-    for path, value in (_DEFAULTS | settings).items():
+    for path, value in _leaves(_settings(document), ""):
         if path in UNSERVED:
             left_out.append(f"spec.settings.{path}: not served by this version: {UNSERVED[path]}")
             continue

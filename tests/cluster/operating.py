@@ -39,7 +39,7 @@ HUB_TOKEN = "hf_a-token-of-the-hub"
 
 def install(*settings: str, wait: bool = True) -> None:
     """Install definitions, policies and roles of the chart, or upgrade it; processes only if the settings say so."""
-    chart.install("operator.enabled=false", "dataplane.enabled=false", *settings, wait=wait)
+    chart.install(*(f"{part}.enabled=false" for part in ("operator", "dataplane", "delivery")), *settings, wait=wait)
 
 
 def operator_kubeconfig(folder: Path) -> Path:

@@ -30,7 +30,6 @@ SETTINGS = (
     f"images.operator={product.image_name('operator')}",
     "dataplane.enabled=false",
     "coordinator.url=https://127.0.0.1:1",
-    "delivery.enabled=true",
     "delivery.type=NodeCache",
 )
 

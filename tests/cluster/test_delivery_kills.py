@@ -41,7 +41,6 @@ SECONDS = 300.0
 KEPT = "kept"
 """A model that a Pod reads all the time."""
 SETTINGS = (
-    "delivery.enabled=true",
     "delivery.type=NodeCache",
     "delivery.nodeCacheSize=300Mi",
     "delivery.maxGateWait=1m",

@@ -19,7 +19,6 @@ from tests.support import models
 pytestmark = pytest.mark.timeout(600)
 
 SETTINGS = (
-    "delivery.enabled=true",
     "delivery.type=SharedPVC",
     "delivery.sharedPVCGraceSeconds=5",
 )

@@ -28,7 +28,6 @@ ONE_NODE = (f"embedded.storageClassName={LOCAL_CLASS}", "embedded.accessMode=Rea
 SETTINGS = (
     *ONE_NODE,
     f"ray.head.nodeSelector.kubernetes\\.io/hostname={STORE_NODE}",
-    "delivery.enabled=true",
     "delivery.type=NodeCache",
     "delivery.hostFolder=true",
     "delivery.nodeCacheSize=1Gi",

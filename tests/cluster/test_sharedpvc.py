@@ -111,7 +111,7 @@ def _registry(stand: Cluster) -> Iterator[None]:
     """Registry, issuer and their Secrets; Ray is there and not waited for."""
     chart.namespaces()
     images = (f"images.{name}={product.image_name(name)}" for name in ("operator", "jobs", "dmcr"))
-    chart.install(*images, "ray.workers.replicas=1", wait=False)
+    chart.install(*images, "ray.workers.replicas=1", "delivery.enabled=false", wait=False)
     home = Kubectl(HOME)
     try:
         for part in ("operator", "webhook", "dmcr"):

@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 CLAIM = names.shared_claim("model", "good")
 SECONDS = 180.0
 SETTINGS = (
-    "delivery.enabled=true",
     "delivery.type=SharedPVC",
     f"delivery.sharedPVCStorageClassName={STORAGE_CLASS}",
     "delivery.sharedPVCGraceSeconds=5",

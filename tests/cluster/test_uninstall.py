@@ -20,7 +20,7 @@ from tests.support.publishing import good_model
 
 pytestmark = pytest.mark.timeout(900)
 
-DELIVERY = ("delivery.enabled=true", "delivery.type=SharedPVC", f"delivery.sharedPVCStorageClassName={STORAGE_CLASS}")
+DELIVERY = (f"delivery.sharedPVCStorageClassName={STORAGE_CLASS}",)
 FOREIGN = "example.com/keep"
 KINDS = "models,clustermodels,modelcatalogsources"
 PUBLISHED_SECONDS = 180.0

@@ -30,7 +30,9 @@ S3 = {
     "artifacts.credentialsSecretName": "keys",
     "artifacts.caSecretName": "ca",
 }
-NODE_CACHE = {"delivery.enabled": "true", "delivery.type": "NodeCache"}
+NODE_CACHE = {"delivery.type": "NodeCache"}
+COORDINATOR = {"dataplane.enabled": "false", "coordinator.url": "https://c:1"}
+UNDELIVERED = {"delivery.enabled": "false"}
 VARIANTS = [pytest.param(IMAGES, id="embedded"), pytest.param({**IMAGES, **S3, **HUB}, id="s3")]
 Object = dict[str, Any]
 
@@ -234,24 +236,22 @@ def test_the_operator_understands_what_it_is_told(values: Mapping[str, str]) -> 
 
 
 def test_shared_claims_are_switched_on_with_their_rights() -> None:
-    delivered = {**IMAGES, "delivery.enabled": "true", "delivery.type": "SharedPVC"}
-    objects = render({**delivered, "delivery.sharedPVCStorageClassName": "nfs"})
+    objects = render({**IMAGES, "delivery.sharedPVCStorageClassName": "nfs"})
     found = settings.from_env(environment(objects, "ai-models-operator"))
     name = "d8:ai-models:operator:sharedpvc"
 
     assert (found.delivery_type, found.shared_pvc_class, found.shared_pvc_grace_seconds) == ("SharedPVC", "nfs", 600)
     assert found.shared_pvc_image == IMAGES["images.jobs"]
     assert {one["kind"] for one in objects if one["metadata"]["name"] == name} == {"ClusterRole", "ClusterRoleBinding"}
-    assert name not in {one["metadata"]["name"] for one in render({**IMAGES, "delivery.type": "SharedPVC"})}
-    coordinator = {"dataplane.enabled": "false", "coordinator.url": "https://c:1"}
-    assert "delivery.type" in template({**delivered, **coordinator}).stderr
+    assert name not in {one["metadata"]["name"] for one in render({**IMAGES, **UNDELIVERED})}
+    assert "delivery.type" in template({**IMAGES, **COORDINATOR}).stderr
 
 
 def test_delivery_is_switched_on_with_its_rights_and_policies() -> None:
     objects = render({**IMAGES, **NODE_CACHE, "delivery.maxGateWait": "1h", "delivery.nodeCacheSize": "1Ti"})
     found = settings.from_env(environment(objects, "ai-models-operator"))
     made = {(one["kind"], one["metadata"]["name"]) for one in objects}
-    without = {(one["kind"], one["metadata"]["name"]) for one in render(IMAGES)}
+    without = {(one["kind"], one["metadata"]["name"]) for one in render({**IMAGES, **UNDELIVERED})}
 
     assert (found.delivery_type, found.max_gate_wait, found.node_cache_size) == ("NodeCache", 3600, 1 << 40)
     assert {name for kind, name in made - without if kind == "ValidatingAdmissionPolicy"} == {
@@ -264,7 +264,7 @@ def test_delivery_is_switched_on_with_its_rights_and_policies() -> None:
 
 
 def test_webhooks_are_registered_by_the_operator_and_gone_before_anything_else() -> None:
-    objects = render({**IMAGES, "delivery.enabled": "true"})
+    objects = render(IMAGES)
     operator = settings.from_env(environment(objects, "ai-models-operator"))
     webhook = webhook_settings.from_env(environment(objects, "ai-models-webhook"))
     kept, hook = (found for found in objects if found["kind"] == "MutatingWebhookConfiguration")
@@ -277,10 +277,10 @@ def test_webhooks_are_registered_by_the_operator_and_gone_before_anything_else()
     assert hook["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     assert registration.is_leaving(hook)
     assert not registration.is_leaving(kept)
-    assert "MutatingWebhookConfiguration" not in {found["kind"] for found in render(IMAGES)}
+    assert "MutatingWebhookConfiguration" not in {found["kind"] for found in render({**IMAGES, **UNDELIVERED})}
 
 
-@pytest.mark.parametrize("values", [IMAGES, {"dataplane.enabled": "false", "coordinator.url": "https://c:1", **IMAGES}])
+@pytest.mark.parametrize("values", [IMAGES, {**IMAGES, **COORDINATOR, **UNDELIVERED}])
 def test_before_an_uninstall_a_bounded_job_runs_with_rights_of_its_own(values: Mapping[str, str]) -> None:
     ours = ("ai-models-uninstall", "d8:ai-models:uninstall")
     hooks = {one["kind"]: one for one in render(values) if one["metadata"]["name"] in ours}

@@ -157,13 +157,13 @@ def notes(values: Mapping[str, str], folder: Path) -> str:
 
 
 def test_notes_say_what_there_is_and_what_to_do_next(tmp_path: Path) -> None:
-    plain = notes(IMAGES, tmp_path)
-    full = notes({**IMAGES, **S3, "delivery.enabled": "true", "delivery.type": "SharedPVC"}, tmp_path)
+    plain = notes({**IMAGES, "delivery.enabled": "false"}, tmp_path)
+    full = notes({**IMAGES, **S3}, tmp_path)
     manifest = plain.partition("<<END\n")[2].partition("    END\n")[0]
 
     assert yaml.safe_load(manifest)["kind"] == "Model"
     assert "the claim ai-models-store (100Gi), which an uninstall keeps" in plain
-    assert "write delivery.enabled: true for that" in plain
+    assert "not delivered to workloads (delivery.enabled)" in plain
     assert "d8-system" not in plain
     assert "the bucket models." in full
     assert "Workloads get models (SharedPVC)" in full

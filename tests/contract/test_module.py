@@ -20,8 +20,6 @@ RUSSIAN = OPENAPI["doc-ru-config-values.yaml"]
 OF_DECKHOUSE = {"internal", "registry"}
 """What Deckhouse has below the same root."""
 UNCOMPARED = ("description", "default", "x-kubernetes-preserve-unknown-fields")
-DIFFERENT = {"delivery.enabled": True}
-"""Defaults of a module where the chart, by itself, does less."""
 
 
 def resolved(node: Object) -> Object:
@@ -108,10 +106,10 @@ def test_settings_with_a_form_exist_and_are_called_the_same_everywhere() -> None
     assert named == {path: want for path, want in wanted.items() if path in moduleconfig.SERVED}
 
 
-def test_defaults_are_those_of_the_chart_but_that_a_module_delivers() -> None:
+def test_defaults_are_those_of_the_chart() -> None:
     found = defaults(ours())
 
-    assert {path: value for path, value in found.items() if value != at(DEFAULTS, path)} == DIFFERENT
+    assert found == {path: at(DEFAULTS, path) for path in found}
     assert all(node.get("default") == {} for node in ours()["properties"].values() if "properties" in node)
 
 
@@ -161,15 +159,14 @@ def nested(values: Object) -> Object:
 
 @pytest.mark.parametrize("values", VARIANTS)
 def test_the_same_is_rendered_from_either_root(values: Object, tmp_path: Path) -> None:
-    more = {"logLevel": "Debug", "delivery.enabled": "true", "sources.pickle": "Refuse"}
-    typed = nested({**values, **more, "delivery.enabled": True})
+    more = {"logLevel": "Debug", "sources.pickle": "Refuse"}
 
-    assert below_ai_models(typed, tmp_path) == render({**values, **more})
+    assert below_ai_models(nested({**values, **more}), tmp_path) == render({**values, **more})
 
 
 def test_false_and_empty_settings_are_heard_below_the_root_of_deckhouse(tmp_path: Path) -> None:
     values = nested({**IMAGES, "dataplane.enabled": False, "coordinator.url": "https://c:1"})
-    values["delivery"] = {"enabled": True, "type": "NodeCache", "nodeCacheSize": ""}
+    values["delivery"] = {"type": "NodeCache", "nodeCacheSize": ""}
     objects = below_ai_models(values, tmp_path)
 
     assert dict(pods(objects)).keys() == {"ai-models-operator", "ai-models-webhook"}

@@ -16,7 +16,7 @@ ALERTS = sorted((CHART / "files/alerts").glob("*.yaml"))
 TESTS = Path(__file__).with_name("alerts")
 DOCS = definitions.ROOT / "docs"
 MONITORED = {**IMAGES, "monitoring.enabled": "true"}
-NODES = {"delivery.enabled": "true", "delivery.type": "NodeCache"}
+NODES = {"delivery.type": "NodeCache"}
 SILENT = {"ai-models-ray-worker", "ai-models-node-agent"}
 """They serve no metrics of ours: movers and agents tell the coordinator."""
 PARTS = ("_bucket", "_sum", "_count")
@@ -122,7 +122,8 @@ def test_rules_are_installed_as_they_are_checked() -> None:
 
 
 def test_alerts_follow_what_is_installed() -> None:
-    elsewhere = {**MONITORED, "dataplane.enabled": "false", "coordinator.url": "https://c:1"}
+    apart = {"dataplane.enabled": "false", "coordinator.url": "https://c:1", "delivery.enabled": "false"}
+    elsewhere = {**MONITORED, **apart}
     names = {found["metadata"]["name"] for found in render(elsewhere) if found["kind"] == "PrometheusRule"}
 
     assert names == {"ai-models-operator"}

@@ -113,7 +113,8 @@ def test_ports_of_mirrors_proxies_and_other_coordinators_are_let_through() -> No
         "proxy.httpsProxy": "http://proxy.example.com:3128",
     }
     found = policies({**ON, **more})
-    apart = policies({**ON, "dataplane.enabled": "false", "coordinator.url": "https://ray.example.com:18271"})
+    elsewhere = {"dataplane.enabled": "false", "coordinator.url": "https://ray.example.com:18271"}
+    apart = policies({**ON, **elsewhere, "delivery.type": "NodeCache"})
 
     for port in (443, 8444, 3128):
         assert allowed(found, RAY["ray-worker"], OUTSIDE, port)

@@ -54,18 +54,16 @@ def test_what_is_not_served_is_no_setting_of_the_chart() -> None:
     assert {path.split(".")[0] for path in moduleconfig.UNSERVED} & SCHEMA["properties"].keys() == set()
 
 
-def test_values_have_the_same_names_and_a_module_delivers() -> None:
-    settings = {"artifacts": {"bucket": "models", "usePathStyle": False}, "ray": {"workers": {"replicas": 3}}}
+def test_values_have_the_same_names_and_nothing_is_added() -> None:
+    settings = {
+        "artifacts": {"bucket": "models", "usePathStyle": False},
+        "ray": {"workers": {"replicas": 3}},
+        "delivery": {"enabled": False, "type": "NodeCache", "nodeCacheSize": 5},
+    }
     found = moduleconfig.values(config(settings))
 
-    assert found.values == {**settings, "delivery": {"enabled": True, "type": "SharedPVC"}}
+    assert found.values == settings
     assert found.left_out == ()
-
-
-def test_what_is_set_is_stronger_than_what_a_module_does() -> None:
-    settings = {"delivery": {"enabled": False, "type": "NodeCache", "nodeCacheSize": 5}}
-
-    assert moduleconfig.values(config(settings)).values == settings
 
 
 @pytest.mark.parametrize(
@@ -135,8 +133,7 @@ def test_the_command_prints_yaml_or_json_from_a_file_or_stdin(
     assert main(["values", str(tmp_path / "config.yaml")]) == 0
     shown = capsys.readouterr().out
     assert main(["values", "-", "--json"]) == 0
-    wanted = {"logLevel": "Warn", "delivery": {"enabled": True, "type": "SharedPVC"}}
-    assert yaml.safe_load(shown) == json.loads(capsys.readouterr().out) == wanted
+    assert yaml.safe_load(shown) == json.loads(capsys.readouterr().out) == {"logLevel": "Warn"}
 
 
 def test_a_date_is_text_as_it_is_to_kubernetes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,7 +158,7 @@ def test_what_is_not_served_is_refused_or_left_out_aloud(tmp_path: Path, capsys:
     for said in (refused.err, printed.err):
         assert "spec.settings.publicHost: not served by this version: no Ingress is made" in said
         assert "spec.settings.distribution.mode: not served by this version: no catalog is published" in said
-    assert yaml.safe_load(printed.out).keys() == {"delivery"}
+    assert yaml.safe_load(printed.out) == {}
 
 
 @pytest.mark.parametrize(
